@@ -1,0 +1,1 @@
+"""One rank's prefix cache: the mutex, the capacity ledger, leases."""

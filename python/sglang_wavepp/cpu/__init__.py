@@ -1,0 +1,1 @@
+"""CPU reference platform: serves tiny models without a GPU, bit for bit reproducibly."""

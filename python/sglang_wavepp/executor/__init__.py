@@ -1,0 +1,1 @@
+"""The LOOP: SGLang's scheduler driven by rank 0's command stream."""

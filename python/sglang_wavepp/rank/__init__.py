@@ -1,0 +1,1 @@
+"""One rank: its admission thread, the hand-over to the executor, start-up and heartbeats."""

@@ -1,0 +1,1 @@
+"""What the operator asked for: one validated settings object, and the options that are refused."""

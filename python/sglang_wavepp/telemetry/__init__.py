@@ -1,0 +1,1 @@
+"""Timeline trace and its picture."""

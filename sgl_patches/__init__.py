@@ -1,0 +1,1 @@
+"""The ledger of every place where SGLang is hooked."""
