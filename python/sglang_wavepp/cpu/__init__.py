@@ -1,1 +1,1 @@
-"""CPU reference platform: serves tiny models without a GPU, bit for bit reproducibly."""
+"""CPU reference platform: exact torch kernels, tiny models and fork start, for machines without a GPU."""

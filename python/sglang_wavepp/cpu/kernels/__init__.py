@@ -1,0 +1,1 @@
+"""Torch kernels in place of SGLang's Triton kernels."""

@@ -1,0 +1,1 @@
+"""Tiny random models, made on the spot: configuration, tokenizer and weights, nothing downloaded."""
