@@ -34,7 +34,10 @@ _BUFFERED_EVENTS: Final = 8192
 
 
 class Header(msgspec.Struct, kw_only=True, frozen=True):
-    """First line of a rank's file. ``monotonic_ns`` and ``wall_ns`` were read together; ``boot`` names the clock."""
+    """First line of a rank's file. ``monotonic_ns`` and ``wall_ns`` were read together; ``boot`` names the clock.
+
+    ``launcher`` is the parent process, the same for all ranks that one launch started on one host.
+    """
 
     format: int
     rank: int
@@ -42,6 +45,7 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
     pp_rank: int
     tp_rank: int
     pid: int
+    launcher: int
     host: str
     boot: str
     monotonic_ns: int
@@ -99,6 +103,7 @@ class Timeline:
             pp_rank=rank.pp_rank,
             tp_rank=rank.tp_rank,
             pid=os.getpid(),
+            launcher=os.getppid(),
             host=socket.gethostname(),
             boot=_boot_id(),
             monotonic_ns=time.monotonic_ns(),
