@@ -8,11 +8,14 @@ import torch
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from sglang_wavepp.cpu import fork
+
 
 def register() -> None:
     """Entry point form: install the hooks when this process runs on the CPU reference platform."""
     if is_active():
         install()
+        fork.install(HookRegistry.apply_hooks)
 
 
 def is_active() -> bool:
@@ -38,8 +41,10 @@ def kernel_replacements() -> dict[str, Any]:
     return {
         ops + "mamba.causal_conv1d_triton.causal_conv1d_fn": short_convolution.extend_convolution,
         ops + "mamba.causal_conv1d_triton.causal_conv1d_update": short_convolution.decode_convolution,
-        ops + "mamba.mamba_state_scatter_triton.track_mamba_states_if_needed": snapshot_tracking.track_one_layer,
-        ops + "mamba.mamba_state_scatter_triton.track_mamba_states_all_layers": snapshot_tracking.track_all_layers,
+        ops
+        + "mamba.mamba_state_scatter_triton.track_mamba_states_if_needed": snapshot_tracking.track_one_layer,
+        ops
+        + "mamba.mamba_state_scatter_triton.track_mamba_states_all_layers": snapshot_tracking.track_all_layers,
         ops + "attention.fla.fused_norm_gate.rms_norm_gated": gated_norm.gated_rms_norm,
         "sglang.srt.layers.attention.linear.kernels.kda_triton.TritonKDAKernel": kda_kernel.ExactKdaKernel,
     }

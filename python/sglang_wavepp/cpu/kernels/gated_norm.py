@@ -34,4 +34,6 @@ def gated_rms_norm(
     if weight is not None:
         normed = normed * weight
     gate = g.double().view(x.shape)
-    return (normed * (gate.sigmoid() if activation == "sigmoid" else torch.nn.functional.silu(gate))).to(x.dtype)
+    return (normed * (gate.sigmoid() if activation == "sigmoid" else torch.nn.functional.silu(gate))).to(
+        x.dtype
+    )

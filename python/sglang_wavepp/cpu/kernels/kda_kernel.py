@@ -102,7 +102,9 @@ class ExactKdaKernel(LinearAttnKernelBase):
             state = ssm_states[slot].double()
             cut = start + TRACK_UNIT * tracked[row] if tracked[row] >= 0 else start
             for part in (slice(start, cut), slice(cut, end)):
-                out[part] = run_tokens(query[part], key[part], value[part], log_decay[part], rate[part], state)
+                out[part] = run_tokens(
+                    query[part], key[part], value[part], log_decay[part], rate[part], state
+                )
                 if part.stop == cut and tracked[row] >= 0:
                     assert track_state is not None
                     track_state[row] = 0 if faults.is_injected(faults.ZERO_SNAPSHOT) else state
@@ -123,4 +125,6 @@ def _log_decay(
     heads, keys = raw.shape[-2:]
     shifted = raw.double() + dt_bias.double().view(heads, keys)
     speed = a_log.double().view(heads, 1).exp()
-    return -speed * F.softplus(shifted) if lower_bound is None else lower_bound * torch.sigmoid(speed * shifted)
+    return (
+        -speed * F.softplus(shifted) if lower_bound is None else lower_bound * torch.sigmoid(speed * shifted)
+    )

@@ -27,7 +27,9 @@ def track_one_layer(
         batch_size: rows that count.
         check_freed_slots: skip rows whose source or destination is negative.
     """
-    source, target = _rows(cache_indices, mamba_track_mask, mamba_track_indices, batch_size, check_freed_slots)
+    source, target = _rows(
+        cache_indices, mamba_track_mask, mamba_track_indices, batch_size, check_freed_slots
+    )
     if source.numel():
         conv_states[target] = conv_states[source]
         ssm_states[target] = _recorded(ssm_states[source])
@@ -43,7 +45,9 @@ def track_all_layers(
     check_freed_slots: bool = False,
 ) -> None:
     """As ``track_one_layer`` with pools of shape [layers, slots, ...]."""
-    source, target = _rows(cache_indices, mamba_track_mask, mamba_track_indices, batch_size, check_freed_slots)
+    source, target = _rows(
+        cache_indices, mamba_track_mask, mamba_track_indices, batch_size, check_freed_slots
+    )
     if source.numel():
         conv_states_pool[:, target] = conv_states_pool[:, source]
         ssm_states_pool[:, target] = _recorded(ssm_states_pool[:, source])

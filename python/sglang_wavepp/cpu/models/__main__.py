@@ -31,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Make a tiny random model that SGLang serves on the CPU reference platform. "
         "A complete model of the same kind and seed is reused.",
     )
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="directory of the model, made if missing")
+    parser.add_argument(
+        "out_dir", type=Path, metavar="OUT_DIR", help="directory of the model, made if missing"
+    )
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in ModelKind],

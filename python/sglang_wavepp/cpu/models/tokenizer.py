@@ -38,7 +38,9 @@ def write_tokenizer(directory: Path) -> None:
     )
     tokenizer.train_from_iterator(_training_text(), trainer)
     if tokenizer.get_vocab_size() != VOCABULARY:
-        raise TokenizerError(f"the training text gave {tokenizer.get_vocab_size()} tokens instead of {VOCABULARY}")
+        raise TokenizerError(
+            f"the training text gave {tokenizer.get_vocab_size()} tokens instead of {VOCABULARY}"
+        )
     end_of_text, _, end_of_turn = SPECIAL_TOKENS
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -54,5 +56,7 @@ def _training_text() -> Iterator[str]:
     """Lines of the language reference that `pydoc` shows, the largest prose in a Python installation."""
     found = importlib.util.find_spec("pydoc_data.topics")
     if found is None or found.origin is None:
-        raise TokenizerError("this Python ships no pydoc_data.topics, the text that the tokenizer is trained on")
+        raise TokenizerError(
+            "this Python ships no pydoc_data.topics, the text that the tokenizer is trained on"
+        )
     yield from Path(found.origin).read_text(encoding="utf-8").splitlines()

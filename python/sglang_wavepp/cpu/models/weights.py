@@ -97,7 +97,9 @@ def _add_delta_attention(
 def _add_latent_attention(weights: Weights, prefix: str, config: dict[str, Any], draw: _Draw) -> None:
     hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
     plain, rotary, values = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
-    weights[prefix + "q_proj.weight"] = draw.normal(heads * (plain + rotary), hidden, std=2 / math.sqrt(hidden))
+    weights[prefix + "q_proj.weight"] = draw.normal(
+        heads * (plain + rotary), hidden, std=2 / math.sqrt(hidden)
+    )
     weights[prefix + "kv_a_proj_with_mqa.weight"] = draw.normal(latent + rotary, hidden)
     weights[prefix + "kv_a_layernorm.weight"] = draw.near(1.0, latent)
     weights[prefix + "kv_b_proj.weight"] = draw.normal(heads * (plain + values), latent)
