@@ -1,0 +1,130 @@
+"""Rank 0's book of requests: how far each has been planned, and what is still in flight.
+
+Only rank 0 keeps it. Positions advance by what was launched, never by what was hoped for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from sglang_wavepp.executor.keys import key_of
+from sglang_wavepp.planning.static import PlannedSpan, Remainder
+
+
+class Phase(Enum):
+    """Where a request is on rank 0."""
+
+    ADMISSION = auto()
+    PREFILL = auto()
+    DECODE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AbortReason:
+    """What the client of an aborted request is told.
+
+    Attributes:
+        message: None lets the tokenizer choose its own words.
+        status: HTTP status, None for the default.
+        finished_reason: SGLang's finish reason as a dictionary, None for the default.
+    """
+
+    message: str | None = None
+    status: int | None = None
+    finished_reason: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Booking:
+    """One request.
+
+    Attributes:
+        req: SGLang's `Req`.
+        prompt: tokens of the prompt.
+        next: first position that no launched span covers.
+        in_flight: spans of the request between launch and result.
+        phase: where it is.
+        abort: why it is to end, None while it isn't.
+    """
+
+    req: Any
+    prompt: int
+    next: int = 0
+    in_flight: int = 0
+    phase: Phase = Phase.ADMISSION
+    abort: AbortReason | None = None
+
+    @property
+    def key(self) -> str:
+        """The request's key."""
+        return key_of(self.req)
+
+    @property
+    def planned(self) -> bool:
+        """Whether every token of the prompt has been launched."""
+        return self.next >= self.prompt
+
+
+@dataclass(slots=True)
+class Bookings:
+    """All requests of rank 0, and those that wait for their next span in the order of their admission."""
+
+    _all: dict[str, Booking] = field(default_factory=dict)
+    _unplanned: dict[str, Booking] = field(default_factory=dict)
+
+    def arrive(self, req: Any) -> Booking:
+        """A request that goes into admission."""
+        booking = Booking(req=req, prompt=len(req.origin_input_ids))
+        self._all[booking.key] = booking
+        return booking
+
+    def admit(self, key: str, endpoint: int) -> Booking:
+        """All ranks hold the request's prefix up to `endpoint`; its spans may be planned."""
+        booking = self._all[key]
+        booking.phase = Phase.PREFILL
+        booking.next = endpoint
+        self._unplanned[key] = booking
+        return booking
+
+    def get(self, key: str) -> Booking | None:
+        """The booking, None when the request has ended."""
+        return self._all.get(key)
+
+    def remainders(self) -> Iterator[Remainder]:
+        """What is left to plan, earliest admission first."""
+        for booking in self._unplanned.values():
+            yield Remainder(rid=booking.key, start=booking.next, prompt=booking.prompt)
+
+    def has_unplanned(self) -> bool:
+        """Whether any request waits for a span."""
+        return bool(self._unplanned)
+
+    def launched(self, span: PlannedSpan) -> Booking:
+        """A span of the request was launched."""
+        booking = self._all[span.rid]
+        if booking.next != span.start:
+            raise RuntimeError(f"span of {span.rid} starts at {span.start}, not at {booking.next}")
+        booking.next = span.end
+        booking.in_flight += 1
+        if booking.planned:
+            self._unplanned.pop(span.rid, None)
+        return booking
+
+    def stop_planning(self, key: str) -> None:
+        """Plan no more spans of a request that is to end."""
+        self._unplanned.pop(key, None)
+
+    def end(self, key: str) -> None:
+        """The request has ended."""
+        self._all.pop(key, None)
+        self._unplanned.pop(key, None)
+
+    def matching(self, prefix: str, everything: bool) -> list[Booking]:
+        """Requests whose client's id starts with `prefix` (SGLang's rule for aborts), or all."""
+        return [b for b in self._all.values() if everything or str(b.req.rid).startswith(prefix)]
+
+    def __len__(self) -> int:
+        return len(self._all)

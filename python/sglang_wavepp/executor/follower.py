@@ -1,0 +1,196 @@
+"""The LOOP of every rank but rank 0: does what the command stream says, in its order.
+
+It waits for three things only: the next command, the activations of the wave that is next, and the installation of a
+request that a wave names. It never decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import zmq
+
+from sglang_wavepp.executor.admission_port import AdmissionPort
+from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.plane.messages import (
+    AbortCommand,
+    Command,
+    DecodeWave,
+    FlushCommand,
+    InstallRecord,
+    PrefillWave,
+    ResultCommand,
+    StopCommand,
+)
+from sglang_wavepp.rank.handover import Handover
+
+logger = logging.getLogger(__name__)
+
+
+class CommandReceiver(Protocol):
+    """The receiving end of the command link."""
+
+    socket: Any
+
+    def receive(self) -> Command | None:
+        """Next command, None when there is none yet."""
+
+
+class Activation(Protocol):
+    """Tensors of one wave from the stage before."""
+
+    wave: int
+    tensors: dict[str, Any]
+
+    def wait(self) -> None:
+        """Return when the next forward may be enqueued; gives the interpreter away meanwhile."""
+
+
+class ActivationReceiver(Protocol):
+    """The receiving end of the activation link."""
+
+    socket: Any
+
+    def receive(self) -> Activation | None:
+        """Activations of the next wave, None when they haven't been announced yet."""
+
+
+class Follower:
+    """The executor of a rank that isn't rank 0.
+
+    Args:
+        scheduler: SGLang's scheduler of this rank.
+        stage: applies commands on this rank.
+        commands: link from rank 0.
+        activations: link from the stage before, None on the first stage.
+        handover: meeting point with the admission thread.
+        admission: how this LOOP takes part in admission.
+        install: builds a request from its record.
+        drop: drops all cached content of this rank.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Any,
+        stage: Stage,
+        commands: CommandReceiver,
+        activations: ActivationReceiver | None,
+        handover: Handover,
+        admission: AdmissionPort,
+        install: Callable[[InstallRecord], None],
+        drop: Callable[[], bool],
+    ) -> None:
+        self._scheduler = scheduler
+        self._stage = stage
+        self._commands = commands
+        self._activations = activations
+        self._handover = handover
+        self._admission = admission
+        self._install = install
+        self._drop = drop
+        self._todo: deque[Command] = deque()
+        self._arrived: deque[Activation] = deque()
+        self._was_busy = True
+        self._stopped = False
+
+    def run(self) -> None:
+        """Follow until rank 0 says stop."""
+        poller = zmq.Poller()
+        for source in self._sources():
+            poller.register(source, zmq.POLLIN)
+        while not self._stopped:
+            progressed = self._take_admissions()
+            progressed |= self._take_messages()
+            while not self._stopped and self._todo and self._is_ready(self._todo[0]):
+                self._apply(self._todo.popleft())
+                progressed = True
+                # Results free slots and capacity, so look for them between two waves.
+                self._take_messages()
+                self._take_admissions()
+            if progressed:
+                self._was_busy = True
+                continue
+            self._when_idle()
+            poller.poll(self._admission.patience_ms())
+
+    def _sources(self) -> list[Any]:
+        sources = [self._commands.socket, self._handover.loop_wake, *self._admission.sources()]
+        if self._activations is not None:
+            sources.append(self._activations.socket)
+        return sources
+
+    def _take_admissions(self) -> bool:
+        self._handover.loop_wake.clear()
+        progressed = self._admission.serve()
+        for record in self._handover.pop_installed():
+            progressed = True
+            self._install(record)
+        for rid in self._handover.pop_withdrawn():
+            progressed = True
+            self._stage.entries.remove(rid)
+        return progressed
+
+    def _take_messages(self) -> bool:
+        progressed = False
+        while (command := self._commands.receive()) is not None:
+            self._todo.append(command)
+            progressed = True
+        if self._activations is not None:
+            while (activation := self._activations.receive()) is not None:
+                self._arrived.append(activation)
+                progressed = True
+        return progressed
+
+    def _is_ready(self, command: Command) -> bool:
+        match command:
+            case PrefillWave(spans=spans):
+                installed = all(span.rid in self._stage.entries for span in spans)
+                return installed and self._has_activation()
+            case DecodeWave():
+                return self._has_activation()
+            case AbortCommand(rid=rid):
+                return rid in self._stage.entries
+            case _:
+                return True
+
+    def _has_activation(self) -> bool:
+        return self._activations is None or bool(self._arrived)
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case PrefillWave():
+                self._stage.launch_prefill(command, self._tensors_of(command.wave))
+            case DecodeWave():
+                self._stage.launch_decode(command, self._tensors_of(command.wave))
+            case ResultCommand():
+                self._stage.apply_result(command)
+            case AbortCommand():
+                self._stage.apply_abort(command)
+            case FlushCommand():
+                with self._stage.mutex:
+                    if not self._drop():
+                        raise RuntimeError("rank 0 found the server idle and flushed it, but this rank isn't idle")
+            case StopCommand(reason=reason):
+                logger.info("rank 0 ends the server: %s", reason)
+                self._stopped = True
+        self._handover.applied_command = command.seq
+
+    def _tensors_of(self, wave: int) -> dict[str, Any] | None:
+        if self._activations is None:
+            return None
+        activation = self._arrived.popleft()
+        if activation.wave != wave:
+            raise RuntimeError(f"wave {wave} is next, but the activations of wave {activation.wave} came")
+        activation.wait()
+        return activation.tensors
+
+    def _when_idle(self) -> None:
+        if not self._was_busy or not self._stage.is_idle():
+            return
+        self._was_busy = False
+        with self._stage.mutex:
+            self._scheduler.on_idle()

@@ -1,0 +1,331 @@
+"""One rank's part of the pipeline: applies commands to SGLang's scheduler, batches and caches.
+
+Rank 0 and its followers run the same code here. A command has the same effect on every rank because nothing in this
+file decides: what to run, where spans start and end, which lane a request joins and when a request is dropped all
+stand in the command. What a rank finds in its own cache can only confirm that, or end the server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from sglang.srt.disaggregation.utils import prepare_abort
+from sglang.srt.managers.overlap_utils import RelayPayload
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
+from sglang.srt.managers.utils import (
+    GenerationBatchResult,
+    get_logprob_dict_from_result,
+    get_logprob_from_pp_outputs,
+)
+from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
+from sglang.srt.observability.req_time_stats import set_time_batch
+
+from sglang_wavepp.executor.entries import Entries, Entry
+from sglang_wavepp.executor.keys import key_of
+from sglang_wavepp.executor.lane import Lane, split_by_lane
+from sglang_wavepp.executor.reporter import Reporter, Sampled
+from sglang_wavepp.executor.slots import Flight, Ring
+from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.plane import logprobs
+from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
+from sglang_wavepp.telemetry.trace import ADMISSION, WAVES, Timeline
+
+
+class SpanMismatch(RuntimeError):
+    """This rank can't compute a span of rank 0's as it is. It must not compute anything else instead."""
+
+
+class LeaseBook(Protocol):
+    """What the LOOP tells the rank's admission about requests that were admitted."""
+
+    def hand_over(self, rid: str) -> None:
+        """The LOOP holds its own references to the prefix: the lease ends, the reservation stays."""
+
+    def draw(self, rid: str, upto: int) -> None:
+        """The request has been given room up to this position."""
+
+    def release(self, rid: str) -> None:
+        """The request ends before its first span."""
+
+    def end(self, rid: str) -> None:
+        """The request ended and has given back what it held."""
+
+
+class ActivationSender(Protocol):
+    """The sending end of the activation link."""
+
+    def send(self, wave: int, tensors: dict[str, torch.Tensor], ready_event: Any | None = None) -> None:
+        """Queue the tensors of a wave for the next stage."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Executes commands on one rank.
+
+    Attributes:
+        scheduler: SGLang's scheduler of this rank.
+        rank: who this rank is.
+        leases: this rank's admission.
+        mutex: guards the tree and the allocator against the admission thread.
+        grid: where spans may start and end.
+        ring: waves in flight.
+        lanes: decode lanes.
+        activations: link to the next stage, None on the last.
+        reporter: result link, on the last stage's first rank only.
+        timeline: trace of this rank.
+        release: tells others that capacity came back.
+    """
+
+    scheduler: Any
+    rank: RankId
+    leases: LeaseBook
+    mutex: Any
+    grid: SpanGrid
+    ring: Ring
+    lanes: list[Lane]
+    activations: ActivationSender | None
+    reporter: Reporter | None
+    timeline: Timeline
+    release: Callable[[], None]
+    entries: Entries = field(default_factory=Entries)
+    is_last_stage: bool = False
+
+    # --- waves --------------------------------------------------------------------------------------------------
+
+    def launch_prefill(self, command: PrefillWave, proxy: dict[str, torch.Tensor] | None) -> None:
+        """Run the spans of a wave.
+
+        Args:
+            command: the wave.
+            proxy: tensors of the stage before, None on the first stage.
+
+        Raises:
+            SpanMismatch: a span doesn't start where this rank can resume, or doesn't end on the grid.
+        """
+        entered = time.monotonic_ns()
+        with self.mutex:
+            batch, middle = self._prepare(command)
+        flight = Flight(wave=command.wave, slot=command.slot, batch=batch, middle=middle, launched_ns=entered)
+        self.ring.take(flight)
+        self._forward(flight, proxy)
+        for req in batch.reqs:
+            # Before any of these requests is prepared again, and only after its forward is enqueued: the recurrent
+            # state of a checkpoint is written by that forward.
+            if key_of(req) in middle:
+                checkpoint_kv_cache(req, self.scheduler.tree_cache)
+        self.timeline.complete(
+            f"wave {command.wave}",
+            entered,
+            self.timeline.now_ns(),
+            WAVES,
+            wave=command.wave,
+            slot=command.slot,
+            kind="prefill",
+            tokens=sum(span.length for span in command.spans),
+            spans=[(span.rid, span.start, span.length) for span in command.spans],
+        )
+
+    def launch_decode(self, command: DecodeWave, proxy: dict[str, torch.Tensor] | None) -> None:
+        """Run one token of each request of a lane.
+
+        Raises:
+            SpanMismatch: the lane's requests aren't those of the command, or there is no room for a token each.
+        """
+        entered = time.monotonic_ns()
+        lane = self.lanes[command.lane]
+        if lane.in_flight:
+            raise SpanMismatch(f"lane {command.lane} decodes already")
+        with self.mutex:
+            batch = self.scheduler.update_running_batch(lane.gather())
+            found = () if batch is None else tuple(key_of(req) for req in batch.reqs)
+            if found != command.rids:
+                raise SpanMismatch(
+                    f"decode wave {command.wave} of lane {command.lane} on {self.rank.name}: rank 0 says"
+                    f" {list(command.rids)}, here are {list(found)}"
+                )
+            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
+                self.leases.draw(key_of(req), length)
+        lane.in_flight = True
+        flight = Flight(
+            wave=command.wave, slot=command.slot, batch=batch, lane=command.lane, launched_ns=entered
+        )
+        self.ring.take(flight)
+        self._forward(flight, proxy)
+        self.timeline.complete(
+            f"decode {command.wave}",
+            entered,
+            self.timeline.now_ns(),
+            WAVES,
+            wave=command.wave,
+            slot=command.slot,
+            kind="decode",
+            lane=command.lane,
+            tokens=len(command.rids),
+            rids=list(command.rids),
+        )
+
+    def _prepare(self, command: PrefillWave) -> tuple[ScheduleBatch, frozenset[str]]:
+        reqs: list[Any] = []
+        middle: set[str] = set()
+        for span in command.spans:
+            entry = self.entries.get(span.rid)
+            complaint = self.grid.complaint(start=span.start, length=span.length, prompt=entry.prompt)
+            if complaint is not None:
+                raise SpanMismatch(f"{self.rank.name} refuses wave {command.wave}: request {span.rid}: {complaint}")
+            if entry.materialised:
+                entry.req.init_next_round_input()
+            else:
+                self._materialise(entry, span)
+            if entry.req.prefix_len != span.start:
+                raise SpanMismatch(
+                    f"{self.rank.name} refuses wave {command.wave}: the span of request {span.rid} starts at"
+                    f" {span.start}, this rank can resume at {entry.req.prefix_len}"
+                )
+            entry.req.extend_end = span.start + span.length
+            if entry.req.extend_end < entry.prompt:
+                entry.req.inflight_middle_chunks += 1
+                middle.add(span.rid)
+            reqs.append(entry.req)
+        s = self.scheduler
+        set_time_batch(reqs, "set_forward_entry_time")
+        batch = ScheduleBatch.init_new(
+            reqs,
+            s.req_to_token_pool,
+            s.token_to_kv_pool_allocator,
+            s.tree_cache,
+            s.model_config,
+            s.enable_overlap,
+            s.spec_algorithm,
+            chunked_req=None,
+        )
+        batch.contains_last_prefill_chunk = len(middle) < len(reqs)
+        batch.prepare_for_extend()
+        batch.decoding_reqs = None
+        for span in command.spans:
+            self.leases.draw(span.rid, span.start + span.length)
+        return batch, frozenset(middle)
+
+    def _materialise(self, entry: Entry, span: Span) -> None:
+        """Take this rank's own references to the prefix, up to the agreed endpoint and no further."""
+        req = entry.req
+        req.wavepp_endpoint = span.start
+        req.init_next_round_input(self.scheduler.tree_cache)
+        req.lock = self.scheduler.tree_cache.lock(req.last_node)
+        entry.materialised = True
+        self.leases.hand_over(entry.key)
+        self.timeline.instant("materialise", ADMISSION, rid=entry.key, endpoint=span.start, found=req.prefix_len)
+
+    def _forward(self, flight: Flight, proxy: dict[str, torch.Tensor] | None) -> None:
+        s = self.scheduler
+        s.cur_batch_for_debug = flight.batch
+        with s.forward_stream_ctx:
+            s._pp_wait_forward_dependencies()
+            result = s.run_batch(flight.batch, None if proxy is None else PPProxyTensors(proxy))
+            launched = s.device_module.Event()
+            launched.record(s.device_module.current_stream())
+        s.cur_batch_for_debug = None
+        if not self.is_last_stage:
+            if self.activations is None:
+                raise RuntimeError(f"{self.rank.name} has no link to the next stage")
+            self.activations.send(flight.wave, result.pp_hidden_states_proxy_tensors.tensors, ready_event=launched)
+        elif self.reporter is not None:
+            self.reporter.report(self._sampled(flight, result, launched))
+
+    def _sampled(self, flight: Flight, result: GenerationBatchResult, launched: Any) -> Sampled:
+        s = self.scheduler
+        token_ids = result.next_token_ids
+        copied = None
+        if token_ids.device.type != "cpu":
+            with s.copy_stream_ctx:
+                s.copy_stream.wait_event(launched)
+                on_host = torch.empty(token_ids.shape, dtype=token_ids.dtype, device="cpu", pin_memory=True)
+                on_host.copy_(token_ids, non_blocking=True)
+                token_ids.record_stream(s.copy_stream)
+                copied = s.device_module.Event()
+                copied.record(s.copy_stream)
+            token_ids = on_host
+        fields = get_logprob_dict_from_result(result) if flight.batch.return_logprob else None
+        return Sampled(wave=flight.wave, token_ids=token_ids, logprobs=fields, copied=copied)
+
+    # --- results ------------------------------------------------------------------------------------------------
+
+    def apply_result(self, command: ResultCommand) -> list[Any]:
+        """Give the sampled tokens to the requests of a wave.
+
+        Returns:
+            The requests of the wave that ended with it.
+        """
+        flight = self.ring.give_back(command.wave)
+        batch, s = flight.batch, self.scheduler
+        token_ids = torch.tensor(command.token_ids, dtype=torch.int64)
+        if not self.is_last_stage:
+            # The last stage has stashed what it sampled; here the next decode step would find nothing.
+            s.future_map.stash(
+                batch.req_pool_indices, RelayPayload(bonus_tokens=token_ids.to(s.device, non_blocking=True))
+            )
+            batch.input_ids = None
+        result = GenerationBatchResult(
+            logits_output=None,
+            pp_hidden_states_proxy_tensors=None,
+            next_token_ids=token_ids,
+            can_run_cuda_graph=False,
+        )
+        if command.logprobs is not None:
+            (
+                result.logits_output,
+                result.extend_input_len_per_req,
+                result.extend_logprob_start_len_per_req,
+            ) = get_logprob_from_pp_outputs(PPProxyTensors(logprobs.unpack(command.logprobs)))
+        s.output_streamer.mid_prompt = flight.middle
+        s.process_batch_result(batch, result)
+        ended = [req for req in batch.reqs if req.finished()]
+        for req in ended:
+            self._forget(key_of(req))
+        if flight.lane is None:
+            for lane, part in split_by_lane(batch, command.lanes).items():
+                self.lanes[lane].joining.append(part)
+        else:
+            self.lanes[flight.lane].in_flight = False
+        if ended:
+            self.release()
+        return ended
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def apply_abort(self, command: AbortCommand) -> Any:
+        """End a request, or mark it so that its next result ends it.
+
+        Returns:
+            SGLang's `Req`.
+        """
+        entry = self.entries.get(command.rid)
+        req = entry.req
+        if not command.release:
+            req.to_finish = FINISH_ABORT() if command.message is None else FINISH_ABORT(command.message, command.status)
+            return req
+        if not entry.materialised:
+            self.leases.release(entry.key)
+            req.finished_reason = FINISH_ABORT()
+        else:
+            prepare_abort(req, command.message or "Aborted", command.status)
+            req.to_finish = None
+            self.scheduler._release_aborted_request(req)
+            with self.mutex:
+                release_kv_cache(req, self.scheduler.tree_cache, checkpoint=False)
+                self.leases.end(entry.key)
+        self.entries.remove(entry.key)
+        self.release()
+        return req
+
+    def _forget(self, key: str) -> None:
+        self.leases.end(key)
+        self.entries.remove(key)
+
+    def is_idle(self) -> bool:
+        """Whether this rank holds no request and no wave."""
+        return not len(self.ring) and not len(self.entries)

@@ -1,0 +1,71 @@
+"""The static planner: every wave takes the same token budget, packed first come, first served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sglang_wavepp.planning.grid import SpanGrid
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What a request still has to compute: the tokens `[start, prompt)`."""
+
+    rid: str
+    start: int
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpan:
+    """`length` tokens of request `rid` from `start` on."""
+
+    rid: str
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Position after the span's last token."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPlanner:
+    """Fills a wave with the spans of the earliest requests.
+
+    Attributes:
+        budget: tokens of a wave, at least one step of the grid.
+        max_requests: spans in a wave, at most.
+    """
+
+    budget: int
+    grid: SpanGrid
+    max_requests: int
+
+    def __post_init__(self) -> None:
+        if self.budget < self.grid.step:
+            raise ValueError(
+                f"a wave of {self.budget} tokens holds no span: it must have at least {self.grid.step} tokens"
+                f" (page {self.grid.page}, recurrent grid {self.grid.recurrent})"
+            )
+        if self.max_requests < 1:
+            raise ValueError(f"a wave must hold at least one request, got {self.max_requests}")
+
+    def pack(self, queue: Iterable[Remainder]) -> tuple[PlannedSpan, ...]:
+        """Spans of the next wave, earliest request first, at most one a request.
+
+        A remainder of the budget that is too small to end on the grid goes to a later request that it finishes, or
+        stays unused. Empty when the queue is.
+        """
+        left = self.budget
+        spans: list[PlannedSpan] = []
+        for item in queue:
+            if left < 1 or len(spans) == self.max_requests:
+                break
+            length = self.grid.longest(start=item.start, remaining=item.prompt - item.start, budget=left)
+            if length > 0:
+                spans.append(PlannedSpan(item.rid, item.start, length))
+                left -= length
+        return tuple(spans)
