@@ -1,1 +1,1 @@
-"""The ledger of every place where SGLang is hooked."""
+"""The ledger of every place where SGLang is hooked, and the entry point that applies the hooks."""

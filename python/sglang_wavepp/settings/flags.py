@@ -60,12 +60,11 @@ class WaveSettings:
                 f"--wavepp-rounds-timeout must be at least 1 second, got {self.rounds_timeout:g}; "
                 "a shorter silence is normal under load"
             )
-        if self.max_wave_tokens is not None and self.min_wave_tokens is not None:
-            if self.min_wave_tokens > self.max_wave_tokens:
-                raise SettingsError(
-                    f"--wavepp-min-wave-tokens ({self.min_wave_tokens}) must not exceed "
-                    f"--wavepp-max-wave-tokens ({self.max_wave_tokens})"
-                )
+        if (self.min_wave_tokens or 0) > (self.max_wave_tokens or math.inf):
+            raise SettingsError(
+                f"--wavepp-min-wave-tokens ({self.min_wave_tokens}) must not exceed "
+                f"--wavepp-max-wave-tokens ({self.max_wave_tokens})"
+            )
         if self.decode_reserve is not None:
             raise SettingsError(
                 "--wavepp-decode-reserve follows in a later release together with --wavepp-admission lease; "
@@ -111,11 +110,19 @@ def from_values(given: Mapping[str, object], environ: Mapping[str, str] | None =
     """
     env = os.environ if environ is None else environ
     asked = given.get("wavepp")
-    on = _read_switch(ENV_SWITCH, env.get(ENV_SWITCH, "")) if asked is None else _read_switch("--wavepp", asked)
-    named = {f.name: given[keyword(f.name)] for f in fields(WaveSettings) if given.get(keyword(f.name)) is not None}
+    on = (
+        _read_switch(ENV_SWITCH, env.get(ENV_SWITCH, ""))
+        if asked is None
+        else _read_switch("--wavepp", asked)
+    )
+    named = {
+        f.name: given[keyword(f.name)] for f in fields(WaveSettings) if given.get(keyword(f.name)) is not None
+    }
     if not on:
         if named:
-            raise SettingsError(f"{flag_name(next(iter(named)))} needs --wavepp; add --wavepp or leave it out")
+            raise SettingsError(
+                f"{flag_name(next(iter(named)))} needs --wavepp; add --wavepp or leave it out"
+            )
         return None
     read: dict[str, object] = {}
     for field in fields(WaveSettings):
@@ -144,7 +151,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Serve with WavePP. Without it SGLang runs unchanged.",
     )
     for name, metavar, text in _HELP:
-        group.add_argument(flag_name(name), dest=keyword(name), type=str, default=None, metavar=metavar, help=text)
+        group.add_argument(
+            flag_name(name), dest=keyword(name), type=str, default=None, metavar=metavar, help=text
+        )
 
 
 def keyword(field: str) -> str:
