@@ -11,7 +11,7 @@ import multiprocessing
 import sys
 
 from sgl_patches import launch
-from sgl_patches.scheduler import SCHEDULER_MODULE
+from sgl_patches.scheduler import MODULE as SCHEDULER_MODULE
 
 
 class Arrival:

@@ -85,9 +85,11 @@ def is_active() -> bool:
 
 
 def install() -> None:
-    """Install the replacements and count them among the hooks that must be in place."""
-    from sglang_wavepp.cpu import hooks
+    """Install the replacements and the start by fork, and count them among the hooks that must be in place."""
+    from sglang_wavepp.cpu import fork, hooks
 
     hooks.install()
     for target, replacement in hooks.kernel_replacements().items():
         applied.expect(target, replacement)
+    # Hooks of WavePP's own are in place before that: they are installed when the launcher checks its arguments.
+    fork.install(before_fork=applied.apply)

@@ -6,7 +6,7 @@ process                hooks
 every one              parsing of arguments (``register``, called by SGLang's plugin loader)
 on the CPU platform    the kernels, as well (``register``)
 launcher, --wavepp     what checks and shows the settings (``install_in_launcher``)
-scheduler, --wavepp    everything (``install_in_scheduler``; before the fork when children are forked)
+scheduler, --wavepp    everything (``install_in_scheduler``; in the launcher as well, before it starts any)
 =====================  ==========================================================================================
 """
 
@@ -17,6 +17,7 @@ import logging
 from sgl_patches import (
     applied,
     cpu_kernels,
+    engine,
     launch,
     ledger,
     radix_cache,
@@ -47,6 +48,7 @@ def register() -> None:
         logger.error("WavePP is not available: %s", moved)
         return
     server_args.install_flags()
+    engine.install_flags()
     with launch.errors_as_one_line():
         if on_cpu:
             ledger.verify(NeededBy.CPU)

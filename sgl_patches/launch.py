@@ -43,12 +43,16 @@ def check_resolved(server_args: Any) -> None:
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
+    from sgl_patches import entry
+
     with errors_as_one_line(only_if=getattr(server_args, _COMMAND_LINE, False)):
         if not is_decided(server_args):
             decide(server_args, {})
         settings = settings_of(server_args)
         if settings is not None:
             refusals.check(resolving_view(server_args), settings, os.environ)
+            # Forked children inherit the hooks. For spawned ones this is a rehearsal whose error is easy to read.
+            entry.install_in_scheduler()
 
 
 def mark_command_line(server_args: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from sgl_patches import cpu_kernels, radix_cache, schedule_batch, scheduler, server_args
+from sgl_patches import cpu_kernels, engine, radix_cache, schedule_batch, scheduler, server_args
 from sgl_patches.fingerprint import TargetMissingError, fingerprint_of
 from sgl_patches.patch import NeededBy, Patch
 
@@ -14,6 +14,7 @@ PINNED_RELEASE = "0.5.23"
 
 LEDGER: tuple[Patch, ...] = (
     *server_args.PATCHES,
+    *engine.PATCHES,
     *scheduler.PATCHES,
     *schedule_batch.PATCHES,
     *radix_cache.PATCHES,
@@ -60,12 +61,14 @@ def verify(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> None:
         )
 
 
-def digest(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> str:
-    """One line that is equal on two ranks exactly when they apply the same hooks to the same sources."""
-    return ";".join(
-        f"{f.patch.target}={f.found or 'missing'}"
-        for f in compare(p for p in patches if p.needed_by in needed_by)
-    )
+def fingerprints(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> dict[str, str]:
+    """Fingerprint of the installed source by target, of the entries that any of `needed_by` applies.
+
+    Ranks compare them at start-up: equal on two ranks exactly when both hook the same sources.
+    """
+    return {
+        f.patch.target: f.found or "missing" for f in compare(p for p in patches if p.needed_by in needed_by)
+    }
 
 
 def installed_release() -> str:

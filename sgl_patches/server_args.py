@@ -1,8 +1,7 @@
-"""Hooks on ``sglang.srt.server_args`` and ``Engine.server_args_class``: flags in, settings out."""
+"""Hooks on ``sglang.srt.server_args``: flags in, settings out."""
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +15,6 @@ ADD_CLI_ARGS = "sglang.srt.server_args.ServerArgs.add_cli_args"
 FROM_CLI_ARGS = "sglang.srt.server_args.ServerArgs.from_cli_args"
 RESOLVED_DICT = "sglang.srt.server_args.ServerArgs.resolved_dict"
 CHECK_SERVER_ARGS = "sglang.srt.server_args.ServerArgs.check_server_args"
-ENGINE_MODULE = "sglang.srt.entrypoints.engine"
-ENGINE_ARGS_CLASS = f"{ENGINE_MODULE}.Engine.server_args_class"
 
 PATCHES = (
     Patch(
@@ -35,15 +32,6 @@ PATCHES = (
         breaks_without="--wavepp is parsed and then ignored",
         fingerprint="8e4a5631cf3ea5ec",
         needed_by=NeededBy.ALWAYS,
-    ),
-    Patch(
-        target=ENGINE_ARGS_CLASS,
-        kind=Kind.ATTRIBUTE,
-        why="takes wavepp=..., wavepp_admission=... out of the keyword arguments of Engine(...)",
-        breaks_without="Engine(wavepp=True) raises TypeError",
-        fingerprint="73e148d40cdb2ec2",
-        needed_by=NeededBy.ALWAYS,
-        source=f"{ENGINE_MODULE}.Engine.__init__",
     ),
     Patch(
         target=RESOLVED_DICT,
@@ -69,11 +57,6 @@ def install_flags() -> None:
     """Hook the parsing of arguments. All that a process without ``--wavepp`` ever sees."""
     applied.add(ADD_CLI_ARGS, _add_cli_args, "after")
     applied.add(FROM_CLI_ARGS, _from_cli_args, "around")
-    engine = sys.modules.get(ENGINE_MODULE)
-    # Only Engine(...) reads it, and by then its module is loaded; importing it here would slow every other process.
-    if engine is not None and engine.Engine.server_args_class is not _server_args_of_engine:
-        engine.Engine.server_args_class = staticmethod(_server_args_of_engine)
-        applied.expect(ENGINE_ARGS_CLASS, _server_args_of_engine)
 
 
 def install_launcher() -> None:
@@ -91,16 +74,6 @@ def _from_cli_args(original: Callable[..., Any], cls: type, args: Namespace) -> 
     with launch.errors_as_one_line():
         launch.decide(server_args, {name: getattr(args, name, None) for name in KEYWORDS})
     launch.mark_command_line(server_args)
-    return server_args
-
-
-def _server_args_of_engine(**kwargs: Any) -> Any:
-    """Build the arguments of ``Engine(...)``; a setting that is refused raises ``SettingsError`` (a ValueError)."""
-    from sglang.srt.server_args import ServerArgs
-
-    given = {name: kwargs.pop(name) for name in KEYWORDS if name in kwargs}
-    server_args = ServerArgs(**kwargs)
-    launch.decide(server_args, given)
     return server_args
 
 
