@@ -1,0 +1,46 @@
+"""What admission asks of one rank's cache, and what the cache answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from sglang_wavepp.plane.messages import InstallRecord
+
+
+class Shortage(Enum):
+    """What a rank is short of; the values are metric labels."""
+
+    TOKENS = "tokens"
+    SLOTS = "recurrent_slots"
+    ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A prefix of `endpoint` tokens is pinned and the room for the rest is reserved."""
+
+    endpoint: int
+
+
+class AdmissionCache(Protocol):
+    """One rank's cache as admission sees it. No method waits for another rank or for the device."""
+
+    def walk(self, record: InstallRecord) -> int:
+        """Longest endpoint of the request here and now, at most its cache limit; pins nothing."""
+
+    def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        """Pin the longest prefix of at most `limit` tokens and reserve the rest, in one step, or change
+        nothing.
+
+        While no other request holds anything here, a shorter endpoint (at last 0) is taken rather than
+        failing: nobody would ever give back what the request waits for.
+        """
+
+    def release(self, rid: str) -> None:
+        """Undo `hold`; nothing happens when the request holds nothing."""
+
+    @property
+    def releases(self) -> int:
+        """Grows whenever capacity came back since it was last read or since a `hold` failed."""

@@ -1,0 +1,332 @@
+"""Rank 0's part in the rounds: keeps arrival order, opens rounds, and turns the outcomes into events for its
+LOOP.
+
+A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. First
+come, first served holds as follows. No request is attempted for the first time, or again after waiting,
+behind one that waits or that has no fresh hint. A request that goes on at a lower endpoint, or that some rank
+could not judge, may be passed by requests of the same round; from then on nothing new is named behind it
+until it is admitted, so it is passed in one round at most, by fewer than `max_batch` requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sglang_wavepp.admission.decision import Outcome, Verdict, decide
+from sglang_wavepp.plane.messages import Attempt, Broadcast, InstallRecord, Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that all ranks hold at `endpoint`; `aborted` asks for an abort as its first command."""
+
+    rid: str
+    epoch: int
+    endpoint: int
+    aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEvents:
+    """What a round brought.
+
+    Attributes:
+        admitted: in arrival order.
+        withdrawn: ids of requests whose abort ended inside admission; no rank holds anything for them any
+            more.
+        waits: how many attempts did not end in an admission, by verdict; for telemetry.
+    """
+
+    admitted: tuple[Admitted, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    waits: dict[Verdict, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    record: InstallRecord
+    aborting: bool = False
+    candidate: int | None = None
+    hinted_in: int = 0
+    lowering: bool = False
+    unjudged: bool = False
+    passed: bool = False
+    waiting: bool = False
+    short: dict[int, int] = field(default_factory=dict)
+    """While it waits: per rank that had no room, its release counter at that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    attempts: tuple[Attempt, ...]
+    hints: tuple[tuple[str, int], ...]
+    urgent: bool
+    """Whether the round can bring somebody on; else it only asks whether capacity came back."""
+
+
+class RoundsLeader:
+    """The admission state of all requests, a function of what was announced, aborted and voted.
+
+    Args:
+        ranks: how many ranks vote.
+        max_batch: attempts in a round, at most.
+        slow_interval: seconds between rounds while requests only wait for capacity.
+        retry_interval: seconds before an attempt that a rank could not judge is made again, and after rank 0
+            itself got capacity back.
+    """
+
+    def __init__(
+        self, *, ranks: int, max_batch: int, slow_interval: float = 0.02, retry_interval: float = 0.001
+    ) -> None:
+        if ranks < 1 or max_batch < 1:
+            raise ValueError(f"at least one rank and one attempt, got ranks={ranks}, max_batch={max_batch}")
+        self._ranks = ranks
+        self._max_batch = max_batch
+        self._slow = slow_interval
+        self._retry = retry_interval
+        self._queue: dict[str, _Entry] = {}
+        self._unsent: list[_Entry] = []
+        self._aborting: set[str] = set()
+        self._lowering = 0
+        self._round = 0
+        self._open: Broadcast | None = None
+        self._opened_at = float("-inf")
+        self._poked = False
+        self._latest = [0] * ranks
+        self._fence = 0
+        self._withdrawn: list[str] = []
+
+    # --- what the LOOP asks ---------------------------------------------------------------------------------
+
+    def announce(self, record: InstallRecord) -> None:
+        """A request arrived; the order of these calls is the order of admission.
+
+        Raises:
+            ValueError: a request of this id is in admission.
+        """
+        if record.rid in self._queue:
+            raise ValueError(f"request {record.rid} is in admission already")
+        entry = _Entry(record)
+        self._queue[record.rid] = entry
+        self._unsent.append(entry)
+
+    def abort(self, rid: str) -> bool:
+        """A request shall end. False when it isn't in admission, so that the abort is a command.
+
+        The next broadcast carries the abort. An admission that the open round decides stands: its event says
+        so.
+        """
+        entry = self._queue.get(rid)
+        if entry is None:
+            return False
+        if entry in self._unsent:
+            self._unsent.remove(entry)
+            del self._queue[rid]
+            self._withdrawn.append(rid)
+        else:
+            entry.aborting = True
+            self._aborting.add(rid)
+        return True
+
+    def fence(self, command: int) -> None:
+        """From now on a rank must have applied this command before it may hold anything."""
+        self._fence = max(self._fence, command)
+
+    def capacity_changed(self) -> None:
+        """Rank 0 got capacity back: ask soon whether the others did, instead of at the slow interval."""
+        self._poked = True
+
+    # --- rounds ---------------------------------------------------------------------------------------------
+
+    @property
+    def round(self) -> int:
+        """Number of the last round opened."""
+        return self._round
+
+    @property
+    def awaiting_votes(self) -> bool:
+        """Whether a round is open."""
+        return self._open is not None
+
+    def waiting(self) -> int:
+        """Requests that wait for capacity."""
+        return sum(entry.waiting for entry in self._queue.values())
+
+    def in_admission(self) -> int:
+        """Requests that are announced and neither admitted nor withdrawn."""
+        return len(self._queue)
+
+    def idle(self) -> bool:
+        """Whether nothing is in admission: no request, no open round, no event to fetch."""
+        return not self._queue and self._open is None and not self._withdrawn
+
+    def next_due(self, now: float, *, free_rows: int) -> float | None:
+        """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is
+        asked.
+        """
+        if self._open is not None or not self._queue:
+            return None
+        if self._unsent or self._aborting or self._plan(free_rows).urgent:
+            return now
+        return max(now, self._opened_at + (self._retry if self._asks_again_soon() else self._slow))
+
+    def next_broadcast(self, now: float, *, free_rows: int) -> Broadcast | None:
+        """Open a round, None when there is nothing to say.
+
+        Args:
+            now: clock in seconds.
+            free_rows: request rows that are free on rank 0.
+
+        Raises:
+            RuntimeError: the round before is still open.
+        """
+        if self._open is not None:
+            raise RuntimeError(f"round {self._round} is still open")
+        if not self._queue:
+            return None
+        plan = self._plan(free_rows)
+        self._round += 1
+        self._opened_at = now
+        self._poked = False
+        self._open = Broadcast(
+            round=self._round,
+            records=tuple(entry.record for entry in self._unsent),
+            aborts=tuple((rid, e.record.epoch) for rid, e in self._queue.items() if rid in self._aborting)
+            if self._aborting
+            else (),
+            attempts=plan.attempts,
+            hints=plan.hints,
+            after_command=self._fence,
+        )
+        self._unsent.clear()
+        return self._open
+
+    def on_votes(self, votes: Sequence[Vote]) -> LeaderEvents:
+        """Close the open round.
+
+        Args:
+            votes: one per rank, in rank order.
+
+        Raises:
+            RuntimeError: no round is open, or the votes are not those of all ranks for it.
+            VoteError: see `decide`.
+        """
+        opened = self._open
+        got = [(vote.round, vote.rank) for vote in votes]
+        if opened is None or got != [(opened.round, rank) for rank in range(self._ranks)]:
+            raise RuntimeError(f"votes (round, rank) {got} do not close round {opened and opened.round}")
+        outcomes = decide(opened.attempts, votes)
+        self._open = None
+        self._latest = [vote.releases for vote in votes]
+        for rid, _ in opened.hints:
+            self._take_hint(rid, [vote.hints.get(rid) for vote in votes])
+        admitted, waits = self._take_outcomes(outcomes, votes)
+        for rid, _ in opened.aborts:
+            entry = self._queue.pop(rid)
+            self._lowering -= entry.lowering
+            self._aborting.discard(rid)
+            self._withdrawn.append(rid)
+        return LeaderEvents(admitted=admitted, withdrawn=self.take_withdrawn(), waits=waits)
+
+    def take_withdrawn(self) -> tuple[str, ...]:
+        """Ids of withdrawn requests since the last call; an abort before any broadcast needs no round."""
+        withdrawn = tuple(self._withdrawn)
+        self._withdrawn.clear()
+        return withdrawn
+
+    # --- planning a round -----------------------------------------------------------------------------------
+
+    def _live(self) -> Iterator[_Entry]:
+        return (entry for entry in self._queue.values() if not entry.aborting)
+
+    def _plan(self, free_rows: int) -> _Plan:
+        attempts: list[Attempt] = []
+        rest: list[_Entry] = []
+        room = min(self._max_batch, free_rows)
+        may_name, starved, judged = True, False, False
+        lowering = self._lowering
+        for entry in self._live():
+            named = entry.lowering or (
+                may_name and len(attempts) < room and self._is_fresh(entry) and self._may_retry(entry)
+            )
+            if named and entry.candidate is not None:
+                attempts.append(
+                    Attempt(rid=entry.record.rid, epoch=entry.record.epoch, candidate=entry.candidate)
+                )
+                lowering -= entry.lowering
+                judged = judged or not entry.unjudged
+                may_name = may_name and not entry.passed
+                continue
+            if may_name:
+                # The first request that can't be named says whether a hint can bring anybody on.
+                starved = not self._may_retry(entry) or len(attempts) >= free_rows
+                may_name = False
+            if len(rest) < self._max_batch:
+                rest.append(entry)
+            elif not lowering:
+                break
+        next_up = 1 if starved else self._max_batch
+        hinted = [e for place, e in enumerate(rest) if e.candidate is None or place < next_up]
+        brings_on = any(not e.unjudged and (e.candidate is None or not (starved or attempts)) for e in hinted)
+        return _Plan(
+            attempts=tuple(attempts),
+            hints=tuple((entry.record.rid, entry.record.epoch) for entry in hinted),
+            urgent=judged or brings_on,
+        )
+
+    def _is_fresh(self, entry: _Entry) -> bool:
+        # Content moves while requests wait, so an attempt starts from the hint of the round before.
+        return entry.candidate is not None and entry.hinted_in == self._round
+
+    def _may_retry(self, entry: _Entry) -> bool:
+        return all(self._latest[rank] > counter for rank, counter in entry.short.items())
+
+    def _asks_again_soon(self) -> bool:
+        return self._poked or any(entry.unjudged for entry in self._live())
+
+    # --- taking a round in ----------------------------------------------------------------------------------
+
+    def _take_hint(self, rid: str, endpoints: Sequence[int | None]) -> None:
+        entry = self._queue[rid]
+        known = [endpoint for endpoint in endpoints if endpoint is not None]
+        entry.unjudged = len(known) < len(endpoints)
+        if not entry.unjudged:
+            entry.candidate = min(known)
+            entry.hinted_in = self._round
+
+    def _take_outcomes(
+        self, outcomes: Sequence[Outcome], votes: Sequence[Vote]
+    ) -> tuple[tuple[Admitted, ...], dict[Verdict, int]]:
+        admitted: list[Admitted] = []
+        waits: dict[Verdict, int] = {}
+        behind = False
+        not_admitted: list[_Entry] = []
+        for outcome in outcomes:
+            entry = self._queue[outcome.rid]
+            self._lowering -= entry.lowering
+            if outcome.verdict is Verdict.ADMITTED:
+                assert outcome.endpoint is not None
+                del self._queue[outcome.rid]
+                self._aborting.discard(outcome.rid)
+                admitted.append(Admitted(outcome.rid, outcome.epoch, outcome.endpoint, entry.aborting))
+                for earlier in not_admitted:
+                    earlier.passed = True
+                continue
+            waits[outcome.verdict] = waits.get(outcome.verdict, 0) + 1
+            not_admitted.append(entry)
+            entry.unjudged = outcome.verdict is Verdict.PENDING
+            entry.waiting = outcome.verdict is Verdict.WAIT
+            entry.lowering = outcome.verdict is Verdict.LOWER or (entry.lowering and entry.unjudged)
+            entry.short = {}
+            self._lowering += entry.lowering
+            if outcome.verdict is Verdict.PENDING:
+                entry.hinted_in = self._round  # the attempt goes on with the candidate it has
+            elif outcome.verdict is Verdict.LOWER:
+                entry.candidate = outcome.endpoint
+            elif not behind:
+                entry.short = {v.rank: v.releases for v in votes if v.attempts[outcome.rid].kind == "nocap"}
+                # Ranks answer for later requests without trying them, so their counters say nothing about
+                # those: each is simply next when the ones before it are gone.
+                behind = True
+        return tuple(admitted), waits

@@ -1,0 +1,154 @@
+"""What the two threads of a rank tell each other; the only object besides the cache that both touch.
+
+The LOOP asks and the admission thread answers. Each side fetches what the other left, and is woken for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from sglang_wavepp.admission.leader import Admitted
+from sglang_wavepp.plane.messages import InstallRecord
+
+
+class Signal(Protocol):
+    """A file descriptor that becomes readable; safe in every thread."""
+
+    def signal(self) -> None:
+        """Make it readable."""
+
+    def clear(self) -> None:
+        """Make it unreadable again."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAsk:
+    """Abort this request while it is in admission."""
+
+    rid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAsk:
+    """Hold nothing on a rank that hasn't applied this command."""
+
+    command: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityAsk:
+    """Capacity came back on this rank."""
+
+
+Ask: TypeAlias = InstallRecord | AbortAsk | FenceAsk | CapacityAsk
+
+
+class Handover:
+    """Questions to the admission thread and its answers.
+
+    Args:
+        wave_wake: wakes the admission thread.
+        loop_wake: wakes the LOOP.
+    """
+
+    def __init__(self, *, wave_wake: Signal, loop_wake: Signal) -> None:
+        self.wave_wake = wave_wake
+        self.loop_wake = loop_wake
+        self._lock = threading.Lock()
+        self._asks: list[Ask] = []
+        self._installed: list[InstallRecord] = []
+        self._admitted: list[Admitted] = []
+        self._withdrawn: list[str] = []
+        self._applied_command = 0
+        self._aborting: set[str] = set()  # the LOOP's
+
+    # --- LOOP -----------------------------------------------------------------------------------------------
+
+    def announce(self, record: InstallRecord) -> None:
+        """Rank 0: a request arrived."""
+        self._ask(record)
+
+    def abort(self, rid: str) -> None:
+        """Rank 0: end a request that was announced and not yet returned by `pop_admitted`.
+
+        It comes back once, from `pop_withdrawn` or from `pop_admitted` with `aborted` set. In the second case
+        the LOOP's first command for it must be the abort.
+        """
+        self._aborting.add(rid)
+        self._ask(AbortAsk(rid))
+
+    def fence(self, command: int) -> None:
+        """Rank 0: from now on a rank must have applied this command before it holds anything."""
+        self._ask(FenceAsk(command))
+
+    def capacity_changed(self) -> None:
+        """Capacity came back on this rank; only rank 0 needs to hear of it."""
+        self._ask(CapacityAsk())
+
+    def applied_command(self, seq: int) -> None:
+        """The LOOP has applied this command and all before it."""
+        self._applied_command = seq
+
+    def pop_installed(self) -> list[InstallRecord]:
+        """Followers: requests that rank 0 announced, before any command names them."""
+        with self._lock:
+            records, self._installed = self._installed, []
+        return records
+
+    def pop_admitted(self) -> list[Admitted]:
+        """Rank 0: requests that all ranks hold, in the order of admission."""
+        with self._lock:
+            admitted, self._admitted = self._admitted, []
+        marked = [replace(a, aborted=True) if a.rid in self._aborting else a for a in admitted]
+        self._aborting.difference_update(a.rid for a in admitted)
+        return marked
+
+    def pop_withdrawn(self) -> list[str]:
+        """Ids of requests whose abort ended inside admission; on followers those that were installed
+        before.
+        """
+        with self._lock:
+            withdrawn, self._withdrawn = self._withdrawn, []
+        self._aborting.difference_update(withdrawn)
+        return withdrawn
+
+    # --- admission thread -----------------------------------------------------------------------------------
+
+    @property
+    def last_applied_command(self) -> int:
+        """Number of the last command that the LOOP has applied."""
+        return self._applied_command
+
+    def pop_asks(self) -> list[Ask]:
+        """What the LOOP asked since the last call, in its order."""
+        with self._lock:
+            asks, self._asks = self._asks, []
+        return asks
+
+    def answer(
+        self,
+        *,
+        installed: tuple[InstallRecord, ...] = (),
+        admitted: tuple[Admitted, ...] = (),
+        withdrawn: tuple[str, ...] = (),
+    ) -> None:
+        """Give the LOOP what happened, and wake it if anything did."""
+        if not (installed or admitted or withdrawn):
+            return
+        with self._lock:
+            self._installed.extend(installed)
+            self._admitted.extend(admitted)
+            self._withdrawn.extend(withdrawn)
+        self.loop_wake.signal()
+
+    def _ask(self, ask: Ask) -> None:
+        with self._lock:
+            first = not self._asks
+            self._asks.append(ask)
+        if first:
+            self.wave_wake.signal()

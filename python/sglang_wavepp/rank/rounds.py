@@ -1,0 +1,204 @@
+"""Drives the admission state machines over the rounds link, for a thread of its own or for the LOOP itself.
+
+Nothing here waits. `LeadingRounds` opens a round when one is due and closes it with the last vote;
+`FollowingRounds` answers what arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sglang_wavepp.admission.decision import Outcome, Verdict
+from sglang_wavepp.admission.leader import RoundsLeader
+from sglang_wavepp.admission.member import RoundsMember
+from sglang_wavepp.plane.messages import Broadcast, Gather, InstallRecord, Vote
+from sglang_wavepp.rank.handover import AbortAsk, FenceAsk, Handover
+from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, Timeline
+
+
+class LeaderSender(Protocol):
+    """What rank 0 sends to all other ranks."""
+
+    def broadcast(self, message: Broadcast) -> None:
+        """Queue a broadcast for every follower."""
+
+    def gather(self, message: Gather) -> None:
+        """Queue a gather for every follower."""
+
+
+class MemberSender(Protocol):
+    """What a follower sends to rank 0."""
+
+    def vote(self, message: Vote) -> None:
+        """Queue a vote."""
+
+
+class LeadingRounds:
+    """Rank 0's rounds.
+
+    Args:
+        leader: state of all requests in admission.
+        member: rank 0's own part.
+        sender: to the followers.
+        handover: to rank 0's LOOP.
+        ranks: how many ranks vote, rank 0 among them.
+        free_rows: request rows that are free on rank 0.
+        timeline: trace.
+    """
+
+    def __init__(
+        self,
+        *,
+        leader: RoundsLeader,
+        member: RoundsMember,
+        sender: LeaderSender,
+        handover: Handover,
+        ranks: int,
+        free_rows: Callable[[], int],
+        timeline: Timeline,
+    ) -> None:
+        self._leader = leader
+        self._member = member
+        self._sender = sender
+        self._handover = handover
+        self._ranks = ranks
+        self._free_rows = free_rows
+        self._timeline = timeline
+        self._votes: dict[int, Vote] = {}
+        self._opened_ns = 0
+
+    @property
+    def awaiting_votes(self) -> bool:
+        """Whether a round is open."""
+        return self._leader.awaiting_votes
+
+    def missing(self) -> tuple[int, ...]:
+        """Ranks whose vote the open round still needs."""
+        if not self._leader.awaiting_votes:
+            return ()
+        return tuple(rank for rank in range(self._ranks) if rank not in self._votes)
+
+    def idle(self) -> bool:
+        """Whether nothing is in admission."""
+        return self._leader.idle()
+
+    def take_asks(self) -> None:
+        """Take in what the LOOP asked."""
+        for ask in self._handover.pop_asks():
+            if isinstance(ask, InstallRecord):
+                self._leader.announce(ask)
+            elif isinstance(ask, AbortAsk):
+                self._leader.abort(ask.rid)
+            elif isinstance(ask, FenceAsk):
+                self._leader.fence(ask.command)
+            else:
+                self._leader.capacity_changed()
+        self._handover.answer(withdrawn=self._leader.take_withdrawn())
+
+    def next_due(self, now: float) -> float | None:
+        """When to open the next round, None while votes are awaited or nothing is in admission."""
+        return self._leader.next_due(now, free_rows=self._free_rows())
+
+    def open(self, now: float) -> bool:
+        """Open a round, if there is anything to say; without followers it is closed at once."""
+        broadcast = self._leader.next_broadcast(now, free_rows=self._free_rows())
+        if broadcast is None:
+            return False
+        self._opened_ns = self._timeline.now_ns()
+        self._votes.clear()
+        self._sender.broadcast(broadcast)
+        self.on_vote(
+            self._member.on_broadcast(broadcast, applied_command=self._handover.last_applied_command)
+        )
+        return True
+
+    def on_vote(self, vote: Vote) -> None:
+        """Take a vote; the last one closes the round.
+
+        Raises:
+            RuntimeError: the vote is not for the open round, or its rank voted already.
+        """
+        if vote.rank in self._votes or not self._leader.awaiting_votes or vote.round != self._leader.round:
+            raise RuntimeError(f"rank {vote.rank} votes in round {vote.round}, open is {self._leader.round}")
+        self._votes[vote.rank] = vote
+        if len(self._votes) == self._ranks:
+            self._close()
+
+    def _close(self) -> None:
+        votes = tuple(self._votes[rank] for rank in sorted(self._votes))
+        gather = Gather(round=self._leader.round, votes=votes)
+        self._sender.gather(gather)
+        outcomes = self._member.on_gather(gather)
+        self._member.drain()  # the LOOP of rank 0 has made its requests itself
+        events = self._leader.on_votes(votes)
+        self._handover.answer(admitted=events.admitted, withdrawn=events.withdrawn)
+        if self._timeline.enabled:
+            self._timeline.complete(
+                f"round {gather.round}",
+                self._opened_ns,
+                self._timeline.now_ns(),
+                ROUNDS,
+                round=gather.round,
+                in_admission=self._leader.in_admission(),
+                outcomes={outcome.rid: outcome.verdict.value for outcome in outcomes},
+            )
+            _trace_admissions(self._timeline, outcomes, self._member)
+
+
+class FollowingRounds:
+    """A follower's rounds.
+
+    Args:
+        member: this rank's part.
+        sender: to rank 0.
+        handover: to this rank's LOOP.
+        timeline: trace.
+    """
+
+    def __init__(
+        self, *, member: RoundsMember, sender: MemberSender, handover: Handover, timeline: Timeline
+    ) -> None:
+        self._member = member
+        self._sender = sender
+        self._handover = handover
+        self._timeline = timeline
+        self._opened_ns = 0
+
+    def idle(self) -> bool:
+        """Whether this rank knows of nothing in admission."""
+        return self._member.known == 0
+
+    def take_asks(self) -> None:
+        """Nothing that a follower's LOOP asks matters to its rounds: its votes say what they must."""
+        self._handover.pop_asks()
+
+    def on_message(self, message: Broadcast | Gather) -> None:
+        """Answer a broadcast with a vote; apply a gather."""
+        if isinstance(message, Broadcast):
+            self._opened_ns = self._timeline.now_ns()
+            vote = self._member.on_broadcast(message, applied_command=self._handover.last_applied_command)
+            events = self._member.drain()
+            # Before the vote leaves: rank 0's LOOP may name a request as soon as all votes are in.
+            self._handover.answer(installed=events.installed, withdrawn=events.withdrawn)
+            self._sender.vote(vote)
+            return
+        outcomes = self._member.on_gather(message)
+        if self._timeline.enabled:
+            self._timeline.complete(
+                f"round {message.round}",
+                self._opened_ns,
+                self._timeline.now_ns(),
+                ROUNDS,
+                round=message.round,
+                outcomes={outcome.rid: outcome.verdict.value for outcome in outcomes},
+            )
+            _trace_admissions(self._timeline, outcomes, self._member)
+
+
+def _trace_admissions(timeline: Timeline, outcomes: tuple[Outcome, ...], member: RoundsMember) -> None:
+    for outcome in outcomes:
+        if outcome.verdict is Verdict.ADMITTED:
+            timeline.instant("admitted", ADMISSION, rid=outcome.rid, endpoint=outcome.endpoint)
+    for rid, shortage in member.shortages.items():
+        timeline.instant("no room", ADMISSION, rid=rid, short_of=shortage.value)
