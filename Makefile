@@ -1,0 +1,55 @@
+# On a fresh machine `make demo` and `make test` do everything: each makes the environment first if it is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+CODE := python sgl_patches test benchmark env
+
+.PHONY: help env demo test test-unit test-model test-e2e test-full lint format check-patches clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: ## Make .venv; builds the shared environment when it is missing (5 to 10 minutes, once)
+	@if [ -z "$(PYTHON)" ]; then echo "error: no python3 found; install Python 3.10 or newer" >&2; exit 1; fi
+	@"$(PYTHON)" env
+
+demo: env ## Serve a tiny hybrid model with stock SGLang and with WavePP, compare, draw the waves
+	@$(PY) -m benchmark.demo
+
+test: env ## Everything a change must pass: lint, types, unit, model and fast end-to-end tests
+	@$(MAKE) --no-print-directory lint
+	@$(PYTEST) -q test/unit test/model test/e2e -m "not full"
+
+test-unit: env ## Unit tests (within a minute)
+	@$(PYTEST) -q test/unit
+
+test-model: env ## State-machine and property tests
+	@$(PYTEST) -q test/model
+
+test-e2e: env ## Fast end-to-end tests: real servers on tiny models
+	@$(PYTEST) -q test/e2e -m "not full"
+
+test-full: env ## The wide matrix; resumes where an interrupted run stopped
+	@$(PYTEST) -q test/e2e -m full
+
+lint: env ## Style and types
+	@$(PY) -m ruff check $(CODE)
+	@$(PY) -m ruff format --check --quiet $(CODE) || { echo "run: make format" >&2; exit 1; }
+	@$(PY) -m mypy
+
+format: env ## Sort imports and format
+	@$(PY) -m ruff check --fix --quiet $(CODE)
+	@$(PY) -m ruff format --quiet $(CODE)
+
+check-patches: env ## Compare the ledger of hooks with the installed SGLang
+	@$(PY) -m sgl_patches.check
+
+clean: ## Remove what was made in this checkout (the shared environment stays)
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
