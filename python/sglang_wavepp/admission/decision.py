@@ -17,9 +17,7 @@ from sglang_wavepp.plane.messages import Attempt, AttemptVote, Vote
 
 
 class Verdict(Enum):
-    """What becomes of an attempt. Every verdict but ADMITTED means that all ranks release what they held for
-    it.
-    """
+    """What becomes of an attempt. Every verdict but ADMITTED means that all ranks release what they held for it."""
 
     PENDING = "pending"
     """A rank could not judge yet: the same attempt again in a later round."""

@@ -31,8 +31,7 @@ class AdmissionCache(Protocol):
         """Longest endpoint of the request here and now, at most its cache limit; pins nothing."""
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
-        """Pin the longest prefix of at most `limit` tokens and reserve the rest, in one step, or change
-        nothing.
+        """Pin the longest prefix of at most `limit` tokens and reserve the rest, in one step, or change nothing.
 
         While no other request holds anything here, a shorter endpoint (at last 0) is taken rather than
         failing: nobody would ever give back what the request waits for.

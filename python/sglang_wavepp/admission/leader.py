@@ -162,9 +162,7 @@ class RoundsLeader:
         return not self._queue and self._open is None and not self._withdrawn
 
     def next_due(self, now: float, *, free_rows: int) -> float | None:
-        """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is
-        asked.
-        """
+        """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is asked."""
         if self._open is not None or not self._queue:
             return None
         if self._unsent or self._aborting or self._plan(free_rows).urgent:

@@ -77,8 +77,9 @@ class RoundsMember:
         # Read before the first hold: what comes back while holds fail must still count as news to the leader.
         releases = self._cache.releases
         for rid, _ in broadcast.aborts:
-            self._cache.release(rid)
-            if self._records.pop(rid, None) is not None:
+            if (
+                self._records.pop(rid, None) is not None
+            ):  # it holds nothing: between rounds only admitted ones do
                 self._withdrawn.append(rid)
         for record in broadcast.records:
             if record.rid not in self._records:

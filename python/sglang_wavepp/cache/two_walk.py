@@ -6,17 +6,53 @@ walks, holds and releases, the LOOP takes over and ends. Nothing here allocates,
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
-
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
-from sglang.srt.mem_cache.radix_cache import RadixKey
+from typing import Any, Protocol
 
 from sglang_wavepp.admission.hold import Hold, Shortage
 from sglang_wavepp.admission.pools import PoolLimits, positions
-from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.ledger import CapacityLedger, LedgerError, Unpromised
 from sglang_wavepp.plane.messages import InstallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a walk ended.
+
+    Attributes:
+        endpoint: tokens that can be reused.
+        node: the tree's name of the place.
+        snapshot: name of the recurrent snapshot there, None when there is none to pin.
+    """
+
+    endpoint: int
+    node: Hashable
+    snapshot: Hashable | None
+
+
+class PrefixTree(Protocol):
+    """One rank's prefix tree and the pool under it."""
+
+    @property
+    def mutex(self) -> AbstractContextManager[Any]:
+        """Reentrant; whoever changes the tree or the pool holds it."""
+
+    def match(self, record: InstallRecord, limit: int) -> Match:
+        """Longest prefix of at most `limit` tokens from which the request can resume; pins nothing."""
+
+    def lock(self, node: Hashable) -> Any:
+        """Keep everything up to this node; a receipt for `unlock`."""
+
+    def unlock(self, receipt: Any) -> None:
+        """Undo `lock`."""
+
+    def available(self) -> int:
+        """Tokens that are free or can be evicted."""
+
+    def locked(self) -> int:
+        """Tokens of the tree that can't be evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +66,21 @@ class Lease:
 
     rid: str
     endpoint: int
-    node: int
-    lock: TreeLock | None
+    node: Hashable
+    receipt: Any
 
 
 class TwoWalkAdmission:
     """Leases and reservations of one rank.
 
     Args:
-        cache: the rank's cache; its mutex guards everything here.
+        tree: the rank's tree; its mutex guards everything here.
         limits: sizes of the rank's pools.
-        grid: endpoints are multiples of it: the page size, for a hybrid model the grid of recurrent
-            snapshots.
     """
 
-    def __init__(self, *, cache: GuardedRadixCache, limits: PoolLimits, grid: int) -> None:
-        if grid < 1 or grid % limits.page_size:
-            raise ValueError(f"the grid must be a multiple of the page size {limits.page_size}, got {grid}")
-        self.mutex = cache.mutex
-        self._cache = cache
-        self._allocator = cache.token_to_kv_pool_allocator
-        self._grid = grid
-        self._hybrid = limits.recurrent_slots is not None
+    def __init__(self, *, tree: PrefixTree, limits: PoolLimits) -> None:
+        self.mutex = tree.mutex
+        self._tree = tree
         self._ledger = CapacityLedger(limits)
         self._leases: dict[str, Lease] = {}
         self._last_seen = self._unpromised()
@@ -61,22 +90,20 @@ class TwoWalkAdmission:
 
     def walk(self, record: InstallRecord) -> int:
         """Longest endpoint of the request, at most its cache limit; pins nothing."""
-        endpoint, _ = self._match(record, record.cache_limit)
-        return endpoint
+        return self._tree.match(record, _cap(record, record.cache_limit)).endpoint
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
-        """Pin the longest prefix of at most `limit` tokens and reserve the rest; on a shortage nothing
-        changes.
+        """Pin the longest prefix of at most `limit` tokens and reserve the rest; on a shortage nothing changes.
 
         Raises:
             LedgerError: the request is held already.
         """
         with self.mutex:
-            shortage = self._try_hold(record, min(limit, record.cache_limit))
+            shortage = self._try_hold(record, limit)
             if shortage is not None and not len(self._ledger):
-                # Nobody here would ever give anything back. All tokens of the tree that the request doesn't
-                # pin can be evicted, so only slots can be short, and every shorter prefix pins one snapshot
-                # like the longest: the next endpoint that can fit is 0.
+                # Nobody here would ever give anything back. All tokens that the request doesn't pin can be evicted,
+                # so only slots can be short, and every shorter prefix pins one snapshot as the longest does: the
+                # next endpoint that can fit is 0.
                 shortage = self._try_hold(record, 0)
             if shortage is not None:
                 self._last_seen = self._unpromised()
@@ -84,15 +111,13 @@ class TwoWalkAdmission:
             return Hold(self._leases[record.rid].endpoint)
 
     def release(self, rid: str) -> None:
-        """End a request before its first span: reservation first, then lease. Nothing when it holds
-        nothing.
-        """
+        """End a request before its first span: reservation first, then lease. Nothing when it holds nothing."""
         with self.mutex:
             lease = self._leases.pop(rid, None)
             if lease is None:
                 return
             self._ledger.end(rid)
-            self._cache.unlock(lease.lock)
+            self._tree.unlock(lease.receipt)
 
     @property
     def releases(self) -> int:
@@ -136,7 +161,7 @@ class TwoWalkAdmission:
             lease = self.take(rid)
             del self._leases[rid]
             self._ledger.unpin(rid)
-            self._cache.unlock(lease.lock)
+            self._tree.unlock(lease.receipt)
 
     def draw(self, rid: str, upto: int) -> None:
         """The request was given room up to this position, in the same critical section.
@@ -178,7 +203,7 @@ class TwoWalkAdmission:
             LedgerError: names the component that is short.
         """
         with self.mutex:
-            self._ledger.check(self._available())
+            self._ledger.check(self._tree.available())
 
     def check_idle(self) -> None:
         """Verify that nothing leaked: nothing is held, and free plus cached places are the whole pool.
@@ -187,47 +212,34 @@ class TwoWalkAdmission:
             LedgerError: with the numbers.
         """
         with self.mutex:
-            size = int(self._allocator.size) // self._ledger.limits.page_size * self._ledger.limits.page_size
-            locked = int(self._cache.full_protected_size())
-            if not self.idle() or locked or self._available() != size:
+            size = self._ledger.limits.usable_tokens
+            available, locked = self._tree.available(), self._tree.locked()
+            if not self.idle() or locked or available != size:
                 raise LedgerError(
                     f"idle, but {len(self._leases)} leases and {len(self._ledger)} reservations are held,"
-                    f" {locked} tokens are locked, {self._available()} of {size} are free or cached"
+                    f" {locked} tokens are locked, {available} of {size} are free or cached"
                 )
 
-    # --- the tree -------------------------------------------------------------------------------------------
-
-    def _available(self) -> int:
-        return int(self._allocator.available_size()) + int(self._cache.full_evictable_size())
-
     def _unpromised(self) -> Unpromised:
-        return self._ledger.unpromised(self._available())
-
-    def _match(self, record: InstallRecord, limit: int) -> tuple[int, Any]:
-        """Endpoint and tree node of the longest usable prefix of at most `limit` tokens."""
-        limit = max(min(limit, len(record.token_ids) - 1), 0)
-        while True:
-            key = RadixKey(
-                record.token_ids, extra_key=record.extra_key, limit=limit, cache_salt=record.cache_salt
-            )
-            found = self._cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=False))
-            endpoint = int(found.device_prefix_len)
-            if endpoint % self._grid == 0:
-                return endpoint, found.last_device_node
-            limit = endpoint - 1  # a state off the grid can't be resumed from: the next shorter one
+        return self._ledger.unpromised(self._tree.available())
 
     def _try_hold(self, record: InstallRecord, limit: int) -> Shortage | None:
-        endpoint, node = self._match(record, limit)
-        lock = self._cache.lock(node)
+        found = self._tree.match(record, _cap(record, limit))
+        receipt = self._tree.lock(found.node)
         shortage = self._ledger.reserve(
             record.rid,
-            endpoint=endpoint,
+            endpoint=found.endpoint,
             total=positions(prompt=len(record.token_ids), max_new_tokens=record.max_new_tokens),
-            snapshot=node if self._hybrid and endpoint else None,
-            available=self._available(),
+            snapshot=found.snapshot,
+            available=self._tree.available(),
         )
         if shortage is None:
-            self._leases[record.rid] = Lease(record.rid, endpoint, node, lock)
+            self._leases[record.rid] = Lease(record.rid, found.endpoint, found.node, receipt)
         else:
-            self._cache.unlock(lock)
+            self._tree.unlock(receipt)
         return shortage
+
+
+def _cap(record: InstallRecord, limit: int) -> int:
+    """At least one token of the prompt is computed, whatever is cached."""
+    return max(min(limit, record.cache_limit, len(record.token_ids) - 1), 0)

@@ -109,9 +109,7 @@ class Handover:
         return marked
 
     def pop_withdrawn(self) -> list[str]:
-        """Ids of requests whose abort ended inside admission; on followers those that were installed
-        before.
-        """
+        """Ids of requests whose abort ended inside admission; on followers those that were installed before."""
         with self._lock:
             withdrawn, self._withdrawn = self._withdrawn, []
         self._aborting.difference_update(withdrawn)

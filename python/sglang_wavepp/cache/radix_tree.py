@@ -1,0 +1,69 @@
+"""The walks of admission on SGLang's prefix cache: match, lock, unlock and counts, no device work.
+
+A count is the length of a list or of a tensor, which is known on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
+from sglang_wavepp.cache.two_walk import Match
+from sglang_wavepp.plane.messages import InstallRecord
+
+
+class RadixTree:
+    """A rank's `GuardedRadixCache` and the KV pool under it.
+
+    Args:
+        cache: the rank's cache.
+        grid: endpoints are multiples of it: the page size, for a hybrid model the grid of recurrent
+            snapshots.
+    """
+
+    def __init__(self, cache: GuardedRadixCache, *, grid: int) -> None:
+        if grid < 1 or grid % cache.page_size:
+            raise ValueError(f"the grid must be a multiple of the page size {cache.page_size}, got {grid}")
+        self.mutex = cache.mutex
+        self._cache = cache
+        self._allocator = cache.token_to_kv_pool_allocator
+        self._grid = grid
+        self._hybrid = bool(cache.supports_mamba())
+
+    def match(self, record: InstallRecord, limit: int) -> Match:
+        """Longest prefix of at most `limit` tokens that ends on the grid.
+
+        The walk may split a node at its end and makes what it found the most recently used, as SGLang's own
+        do. It must not copy a recurrent state, so it goes without a request.
+        """
+        while True:
+            # Built before the cache takes its mutex, which `match_prefix` holds only for the walk.
+            key = RadixKey(
+                record.token_ids, extra_key=record.extra_key, limit=limit, cache_salt=record.cache_salt
+            )
+            found = self._cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=False))
+            endpoint = int(found.device_prefix_len)
+            if endpoint % self._grid == 0:
+                node = found.last_device_node
+                return Match(endpoint, node, node if self._hybrid and endpoint else None)
+            limit = endpoint - 1  # a state off the grid can't be resumed from: the next shorter prefix
+
+    def lock(self, node: Hashable) -> TreeLock | None:
+        """Keep everything up to this node."""
+        return self._cache.lock(node)
+
+    def unlock(self, receipt: Any) -> None:
+        """Undo `lock`."""
+        self._cache.unlock(receipt)
+
+    def available(self) -> int:
+        """Tokens that are free or can be evicted. Frees that SGLang defers count when they are done."""
+        return int(self._allocator.available_size()) + int(self._cache.full_evictable_size())
+
+    def locked(self) -> int:
+        """Tokens of the tree that can't be evicted."""
+        return int(self._cache.full_protected_size())
