@@ -186,7 +186,7 @@ def absorb_latent_attention_always() -> None:
 def skip_memory_pinning() -> None:
     """SGLang pins the recurrent tracking mask unconditionally; without a GPU driver pinning raises."""
     if not torch.cuda.is_available():
-        torch.Tensor.pin_memory = _unpinned  # type: ignore[method-assign]
+        torch.Tensor.pin_memory = _unpinned
 
 
 def _unpinned(self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

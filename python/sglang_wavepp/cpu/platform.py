@@ -76,4 +76,4 @@ def _asks_for_cpu(argv: Sequence[str]) -> bool:
 def _accelerator_visible() -> bool:
     import torch
 
-    return torch.cuda.is_available() or torch.accelerator.is_available()
+    return bool(torch.cuda.is_available() or torch.accelerator.is_available())

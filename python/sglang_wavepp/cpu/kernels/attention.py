@@ -164,7 +164,7 @@ def attend_rows(
 def _attend_one(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, live: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    """query [requests, query heads, width], key / value [requests, context, key heads, ...], live [requests, context]."""
+    """query [requests, heads, width]; key, value [requests, context, key heads, ...]; live [requests, context]."""
     requests, heads, width = query.shape
     context, pairs = key.shape[1:3]
     share = heads // pairs

@@ -60,11 +60,17 @@ def run(
             f"a snapshot after {snapshot_after} of {tokens} tokens is not at a multiple of {CHUNK}"
         )
     width = min(CHUNK, tokens)
-    chunked = [_chunks(part, width) for part in (q, k, v, log_decay, beta.unsqueeze(-1))]
-    reach = chunked[3].cumsum(dim=2)
+    reach = _chunks(log_decay, width).cumsum(dim=2)
     if float(reach.min()) < _MIN_CHUNK_LOG_DECAY:
         return _run_tokens(q, k, v, log_decay, beta, state, snapshot_after)
-    return _run_chunks(*chunked[:3], reach, chunked[4], state, tokens, snapshot_after)
+    parts = (
+        _chunks(q, width),
+        _chunks(k, width),
+        _chunks(v, width),
+        reach,
+        _chunks(beta.unsqueeze(-1), width),
+    )
+    return _run_chunks(*parts, state, tokens, snapshot_after)
 
 
 def _run_chunks(

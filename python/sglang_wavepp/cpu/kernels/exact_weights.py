@@ -40,7 +40,7 @@ def exact_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return F.linear(x.double(), exact_copy(weight), offset).to(x.dtype)
 
 
-class AbsorbedWeight(torch.Tensor):
+class AbsorbedWeight(torch.Tensor):  # type: ignore[misc]
     """A weight that the model multiplies by ``torch.bmm`` itself: that product is done in float64.
 
     Kimi's latent attention calls ``torch.bmm(activations, weight)`` in the middle of a long method, which leaves no
@@ -52,7 +52,7 @@ class AbsorbedWeight(torch.Tensor):
     @staticmethod
     def wrap(weight: torch.Tensor) -> AbsorbedWeight:
         """`weight` [batch, inputs, outputs], sharing its memory."""
-        wrapped = torch.Tensor._make_subclass(AbsorbedWeight, weight.detach())
+        wrapped: AbsorbedWeight = torch.Tensor._make_subclass(AbsorbedWeight, weight.detach())
         wrapped._exact = weight.detach().double()
         return wrapped
 

@@ -24,7 +24,7 @@ def rms_norm(
     """
     plain = not (layer.override_orig_dtype or layer.fp32_residual or layer.cast_x_before_out_mul)
     if not plain or layer.variance_size_override is not None or post_residual_addition is not None:
-        return layer.forward_native(x, residual, post_residual_addition, quant_linear)  # type: ignore[no-any-return]
+        return layer.forward_native(x, residual, post_residual_addition, quant_linear)
     dtype = x.dtype
     if residual is None:
         return _normed(x.double(), layer).to(dtype)

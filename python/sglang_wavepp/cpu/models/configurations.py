@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 VOCABULARY = 2048
@@ -20,7 +20,7 @@ END_OF_TURN = 2
 FULL_ATTENTION_LAYERS = (4, 8)
 
 
-class ModelKind(StrEnum):
+class ModelKind(str, Enum):
     """What a tiny model is made of."""
 
     DENSE = "dense"
