@@ -71,7 +71,9 @@ class Client:
         """The greedy answer to a prompt of a workload."""
         return self.generate(prompt.token_ids, prompt.output_tokens, **fields)
 
-    def stream(self, token_ids: Sequence[int], output_tokens: int = 8, **fields: Any) -> Iterator[dict[str, Any]]:
+    def stream(
+        self, token_ids: Sequence[int], output_tokens: int = 8, **fields: Any
+    ) -> Iterator[dict[str, Any]]:
         """The chunks of a streamed answer. Closing the iterator closes the connection."""
         body = request_body(token_ids, output_tokens, stream=True, **fields)
         with requests.post(
@@ -79,7 +81,7 @@ class Client:
         ) as response:
             if response.status_code != 200:
                 raise RequestFailed(response.text[:2000], response.status_code)
-            for line in response.iter_lines(chunk_size=None):
+            for line in response.iter_lines(chunk_size=1):
                 if not line.startswith(b"data:"):
                     continue
                 payload = line[len(b"data:") :].strip()
@@ -95,7 +97,9 @@ class Client:
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
-            response = self._send("POST", f"/flush_cache?timeout={max(0.0, deadline - time.monotonic()):.1f}", None)
+            response = self._send(
+                "POST", f"/flush_cache?timeout={max(0.0, deadline - time.monotonic()):.1f}", None
+            )
             if response.status_code == 200:
                 return
             if time.monotonic() > deadline:
@@ -122,7 +126,9 @@ class Client:
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> requests.Response:
         try:
-            return requests.request(method, self.base_url + path, json=body, timeout=(10, self.timeout_seconds))
+            return requests.request(
+                method, self.base_url + path, json=body, timeout=(10, self.timeout_seconds)
+            )
         except requests.RequestException as error:
             raise RequestFailed(f"{method} {path}: {error}") from error
 

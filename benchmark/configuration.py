@@ -55,8 +55,25 @@ class ServerConfig:
 
     def command(self, *, model_path: Path, port: int, trace_folder: Path | None) -> list[str]:
         """The command line that starts this server."""
-        words = [sys.executable, "-m", "sglang.launch_server", "--device", "cpu", "--model-path", str(model_path)]
-        words += ["--host", "127.0.0.1", "--port", str(port), "--pp-size", str(self.pp), "--tp-size", str(self.tp)]
+        words = [
+            sys.executable,
+            "-m",
+            "sglang.launch_server",
+            "--device",
+            "cpu",
+            "--model-path",
+            str(model_path),
+        ]
+        words += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--pp-size",
+            str(self.pp),
+            "--tp-size",
+            str(self.tp),
+        ]
         words += ["--chunked-prefill-size", str(self.chunk), "--page-size", str(self.page)]
         words += ["--max-total-tokens", str(self.pool), "--max-running-requests", str(self.running)]
         words += ["--mem-fraction-static", "0.2", "--random-seed", "1", "--skip-server-warmup"]

@@ -1,8 +1,8 @@
 """``python -m benchmark.guard COMMAND...``: runs a server and never outlives the process that asked for it.
 
-The guard leads a session of its own. When its standard input closes (its parent stopped it, or died in whatever way), or
-it gets SIGTERM or SIGINT, everything in the session is ended: SIGTERM first, SIGKILL after a grace time. It exits with the
-server's status; processes that a server left behind when it ended by itself are named on stderr and killed.
+The guard leads a session of its own. When its standard input closes (its parent stopped it, or died in whatever way),
+or it gets SIGTERM or SIGINT, everything in the session is ended: SIGTERM first, SIGKILL after a grace time. It exits
+with the server's status; processes that a server left behind when it ended by itself are named on stderr and killed.
 """
 
 from __future__ import annotations

@@ -151,11 +151,15 @@ class Server:
             elapsed = time.monotonic() - started
             if not self.running:
                 status = self.exit_status(0)
-                raise ServerError(f"{self.config.name} ended with status {status} while starting:\n{self.log_tail()}")
+                raise ServerError(
+                    f"{self.config.name} ended with status {status} while starting:\n{self.log_tail()}"
+                )
             if self._answers():
                 return
             if elapsed > self._start_seconds:
-                raise ServerError(f"{self.config.name} did not answer within {elapsed:.0f} s:\n{self.log_tail()}")
+                raise ServerError(
+                    f"{self.config.name} did not answer within {elapsed:.0f} s:\n{self.log_tail()}"
+                )
             if progress is not None and time.monotonic() - said > 5:
                 said = time.monotonic()
                 progress(f"waiting for {self.config.name} ({elapsed:.0f} s)")

@@ -1,7 +1,7 @@
 """Prompts as token ids, from a seed: the same seed gives the same workload everywhere.
 
-Prefix lengths, suffix lengths and lone prompts sit on, just before and just behind the boundaries where caches and waves
-are cut (pages of 64 tokens, chunks of 64 to 1,024).
+Prefix lengths, suffix lengths and lone prompts sit on, just before and just behind the boundaries where caches and
+waves are cut (pages of 64 tokens, chunks of 64 to 1,024).
 """
 
 from __future__ import annotations
@@ -12,7 +12,27 @@ from dataclasses import dataclass
 
 FIRST_ID, LAST_ID = 3, 2047
 LONGEST = 4000
-BOUNDARY_LENGTHS = (1, 2, 17, 63, 64, 65, 127, 128, 129, 191, 256, 257, 383, 512, 640, 1000, 1025, 2048, LONGEST)
+BOUNDARY_LENGTHS = (
+    1,
+    2,
+    17,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    191,
+    256,
+    257,
+    383,
+    512,
+    640,
+    1000,
+    1025,
+    2048,
+    LONGEST,
+)
 PREFIX_LENGTHS = (64, 192, 576, 700, 1280)
 SUFFIX_LENGTHS = (1, 3, 40, 63, 64, 65, 90, 130, 300)
 
@@ -42,7 +62,11 @@ class Workload:
         return len(self.prompts) + len(self.follow_ups)
 
     def second_turns(self, outputs: Mapping[str, Sequence[int]]) -> tuple[Prompt, ...]:
-        """The follow-up prompts: first prompt, its answer, new tokens. ``outputs``: name of a first turn -> its answer."""
+        """The follow-up prompts: first prompt, its answer, new tokens.
+
+        Args:
+            outputs: name of a first turn -> the token ids of its answer.
+        """
         by_name = {prompt.name: prompt for prompt in self.prompts}
         return tuple(
             Prompt(
@@ -60,7 +84,12 @@ def random_tokens(rng: random.Random, length: int) -> tuple[int, ...]:
 
 
 def mixed_workload(
-    seed: int, *, requests: int, longest: int = LONGEST, most_output_tokens: int = 16, follow_up_share: float = 0.2
+    seed: int,
+    *,
+    requests: int,
+    longest: int = LONGEST,
+    most_output_tokens: int = 16,
+    follow_up_share: float = 0.2,
 ) -> Workload:
     """Lone prompts at boundary lengths, families that share a prefix, and second turns; ``requests`` in all.
 
@@ -69,7 +98,9 @@ def mixed_workload(
         most_output_tokens: output lengths are 1 to this.
     """
     if requests < 1 or not 1 <= longest <= LONGEST or most_output_tokens < 1:
-        raise ValueError("a workload needs requests, prompts of 1 to 4,000 tokens, and at least one output token")
+        raise ValueError(
+            "a workload needs requests, prompts of 1 to 4,000 tokens, and at least one output token"
+        )
     rng = random.Random(seed)
     turns = int(requests * follow_up_share)
     firsts = requests - turns
@@ -77,17 +108,25 @@ def mixed_workload(
     prompts = []
     for number in range(firsts):
         name, token_ids = next(shapes)
-        prompts.append(Prompt(name=f"{number:03d}-{name}", token_ids=token_ids, output_tokens=rng.randint(1, most_output_tokens)))
+        output_tokens = rng.randint(1, most_output_tokens)
+        prompts.append(Prompt(name=f"{number:03d}-{name}", token_ids=token_ids, output_tokens=output_tokens))
     rng.shuffle(prompts)
     chosen = rng.sample([prompt for prompt in prompts if len(prompt.token_ids) < longest], min(turns, firsts))
     follow_ups = {
-        prompt.name: (random_tokens(rng, rng.choice(SUFFIX_LENGTHS)), rng.randint(1, most_output_tokens)) for prompt in chosen
+        prompt.name: (random_tokens(rng, rng.choice(SUFFIX_LENGTHS)), rng.randint(1, most_output_tokens))
+        for prompt in chosen
     }
     return Workload(prompts=tuple(prompts), follow_ups=follow_ups)
 
 
 def shared_prefix_workload(
-    seed: int, *, groups: int, prompts_per_group: int, prefix_tokens: int, suffix_tokens: int, output_tokens: int
+    seed: int,
+    *,
+    groups: int,
+    prompts_per_group: int,
+    prefix_tokens: int,
+    suffix_tokens: int,
+    output_tokens: int,
 ) -> Workload:
     """``groups`` prefixes, each continued by ``prompts_per_group`` suffixes, one group after the other in turn."""
     rng = random.Random(seed)
@@ -107,13 +146,17 @@ def shared_prefix_workload(
 def lone_prompt(seed: int, length: int, output_tokens: int = 8, name: str = "") -> Prompt:
     """One prompt that shares nothing."""
     rng = random.Random(f"{seed}-{length}")
-    return Prompt(name=name or f"lone{length}", token_ids=random_tokens(rng, length), output_tokens=output_tokens)
+    return Prompt(
+        name=name or f"lone{length}", token_ids=random_tokens(rng, length), output_tokens=output_tokens
+    )
 
 
 def _shapes(rng: random.Random, longest: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Endless: two boundary lengths, then a member of a prefix family, and so on; few prompts are long."""
     lengths = [length for length in BOUNDARY_LENGTHS if length <= longest]
-    families = [random_tokens(rng, length) for length in PREFIX_LENGTHS if length + max(SUFFIX_LENGTHS) <= longest]
+    families = [
+        random_tokens(rng, length) for length in PREFIX_LENGTHS if length + max(SUFFIX_LENGTHS) <= longest
+    ]
     families = families or [random_tokens(rng, max(1, longest // 2))]
     order: list[int] = []
     while True:

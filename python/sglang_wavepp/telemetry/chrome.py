@@ -53,17 +53,16 @@ def _deal(events: Sequence[Event]) -> list[list[Event]]:
             lanes[0].append(event)
             continue
         end = event.ts + event.dur
-        for lane, ends in zip(lanes, open_ends, strict=True):
+        for ends in open_ends:
             while ends and ends[-1] <= event.ts:
                 ends.pop()
-            if not ends or end <= ends[-1]:
-                break
-        else:
-            lane, ends = [], []
-            lanes.append(lane)
-            open_ends.append(ends)
-        lane.append(event)
-        ends.append(end)
+        fitting = (k for k, ends in enumerate(open_ends) if not ends or end <= ends[-1])
+        number = next(fitting, len(lanes))
+        if number == len(lanes):
+            lanes.append([])
+            open_ends.append([])
+        lanes[number].append(event)
+        open_ends[number].append(end)
     return lanes
 
 
@@ -83,8 +82,6 @@ def _chrome_event(event: Event, pid: int, tid: int, origin: int) -> dict[str, An
     }
     if event.ph == "X":
         chrome["dur"] = event.dur / 1000
-        if "wave" in event.args:
-            chrome["name"] = f"{event.name} {event.args['wave']}"
     elif event.ph == "i":
         chrome["s"] = "t"
     return chrome

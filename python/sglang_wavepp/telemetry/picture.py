@@ -41,9 +41,11 @@ _PAGE = """<!doctype html>
 <section id="tiles" aria-label="Summary"></section>
 <section class="panel">
   <div class="key" id="key"></div>
-  <canvas id="timeline" tabindex="0" role="img" aria-label="Timeline of waves per stage; the tables below hold the numbers"></canvas>
+  <canvas id="timeline" tabindex="0" role="img" aria-label="Waves per stage; the tables hold the numbers"></canvas>
   <canvas id="overview" role="img" aria-label="Overview with the visible window"></canvas>
-  <p class="help">Wheel: zoom · drag: move · double click or 0: everything · click a request: follow it · Esc: all requests</p>
+  <p class="help">
+    Wheel: zoom · drag: move · double click or 0: everything · click a request: follow it · Esc: all requests
+  </p>
 </section>
 <section class="panel">
   <h2>Requests</h2>
@@ -81,9 +83,9 @@ def picture(ranks: Sequence[RankTrace], title: str) -> str:
 def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
     """The numbers of the page; times in microseconds from the first event of the trace.
 
-    ``requests``: ``[rid, announced or -1, ended or -1, endpoint or -1, verdict]`` in order of arrival. ``rows``: one per
-    rank, its waves as ``[start, duration, wave, slot, decode, [request, start, length, ...]]`` with the request as an
-    index. ``rounds``: ``[start, duration]`` of rank 0's rounds. ``marks``: ``[time, name, request]``.
+    ``requests``: ``[rid, announced or -1, ended or -1, endpoint or -1, verdict]`` in order of arrival. ``rows``: one
+    per rank, its waves as ``[start, duration, wave, slot, decode, [request, start, length, ...]]`` with the request as
+    an index. ``rounds``: ``[start, duration]`` of rank 0's rounds. ``marks``: ``[time, name, request]``.
     """
     waves = [rank.waves() for rank in ranks]
     admissions = ranks[0].admissions() if ranks else ()
@@ -101,7 +103,9 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
         if known is None:
             requests.append([rid, -1, -1, -1, ""])
         else:
-            requests.append([rid, micro(known.announced_ns), micro(known.ended_ns), known.endpoint, known.verdict])
+            requests.append(
+                [rid, micro(known.announced_ns), micro(known.ended_ns), known.endpoint, known.verdict]
+            )
     rows = [
         {
             "name": rank.header.name,
@@ -112,7 +116,11 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
                     wave.wave,
                     wave.slot,
                     int(wave.decode),
-                    [number for span in wave.spans for number in (numbers[span.rid], span.start, span.length)],
+                    [
+                        number
+                        for span in wave.spans
+                        for number in (numbers[span.rid], span.start, span.length)
+                    ],
                 ]
                 for wave in of_rank
             ],
@@ -120,7 +128,9 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
         for rank, of_rank in zip(ranks, waves, strict=True)
     ]
     leader = ranks[0].events if ranks else ()
-    rounds = [[micro(e.ts), round(e.dur / 1000, 1)] for e in leader if e.track == ROUNDS and e.ph in ("X", "i")]
+    rounds = [
+        [micro(e.ts), round(e.dur / 1000, 1)] for e in leader if e.track == ROUNDS and e.ph in ("X", "i")
+    ]
     marks = [
         [micro(event.ts), event.name, numbers.get(str(event.args.get("rid")), -1)]
         for event in leader

@@ -44,6 +44,7 @@ class Admission:
     """How one request was admitted, as rank 0 saw it; times in ns.
 
     ``endpoint`` is the position of its first span. ``verdict`` is the name of the event that ended the admission.
+    ``announced_ns`` is ``ended_ns`` when the trace doesn't say when it was announced.
     """
 
     rid: str
@@ -78,7 +79,9 @@ def read_folder(directory: Path) -> tuple[RankTrace, ...]:
     paths = sorted(directory.glob("rank-*.jsonl"))
     ranks = [(path, *_read_file(path)) for path in paths if path.stat().st_size]
     if not ranks:
-        raise TraceError(f"no trace in {directory}: expected files rank-*.jsonl, as --wavepp-trace writes them")
+        raise TraceError(
+            f"no trace in {directory}: expected files rank-*.jsonl, as --wavepp-trace writes them"
+        )
     newest: dict[str, Header] = {}  # by clock, that is by host
     for _, header, _ in ranks:
         if header.boot not in newest or header.wall_ns > newest[header.boot].wall_ns:
@@ -120,7 +123,7 @@ def _wave(event: Event) -> Wave:
 
 
 def _admissions(events: tuple[Event, ...]) -> Iterator[Admission]:
-    """Either one complete event per admission, or an ``announced`` instant and a later one that names how it ended."""
+    """Either one complete event per admission, or an instant that names how it ended, after an ``announced`` one."""
     announced: dict[str, int] = {}
     for event in events:
         if event.track != ADMISSION or "rid" not in event.args:
@@ -131,5 +134,5 @@ def _admissions(events: tuple[Event, ...]) -> Iterator[Admission]:
             yield Admission(rid, event.ts, event.ts + event.dur, endpoint, event.name)
         elif event.name == "announced":
             announced[rid] = event.ts
-        elif event.name in ("admitted", "refused", "aborted", "withdrawn") and rid in announced:
-            yield Admission(rid, announced.pop(rid), event.ts, endpoint, event.name)
+        elif event.name in ("admitted", "refused", "aborted", "withdrawn"):
+            yield Admission(rid, announced.pop(rid, event.ts), event.ts, endpoint, event.name)

@@ -71,8 +71,8 @@ def trace_file(directory: Path, rank_index: int) -> Path:
 class Timeline:
     """Writes one rank's events; safe to call from every thread of the process.
 
-    What is older than 0.1 s is in the file, so a crash, SIGTERM or SIGKILL loses no more than that. No signal handler is
-    installed: tracing must not change how a process ends.
+    What is older than 0.1 s is in the file, so a crash, SIGTERM or SIGKILL loses no more than that. No signal
+    handler is installed: tracing must not change how a process ends.
 
     Args:
         directory: folder of the trace, made when it is missing. One folder per launch.
@@ -121,9 +121,11 @@ class Timeline:
         return time.monotonic_ns()
 
     def complete(self, name: str, start_ns: int, end_ns: int, track: str, **args: Any) -> None:
-        """Something that lasted from ``start_ns`` to ``end_ns`` (of `now_ns`). ``args`` must not be changed afterwards."""
+        """Something that lasted from ``start_ns`` to ``end_ns`` (of `now_ns`); ``args`` must not change afterwards."""
         if self.enabled:
-            self._append(Event(ph="X", name=name, track=track, ts=start_ns, dur=max(0, end_ns - start_ns), args=args))
+            self._append(
+                Event(ph="X", name=name, track=track, ts=start_ns, dur=max(0, end_ns - start_ns), args=args)
+            )
 
     def instant(self, name: str, track: str, **args: Any) -> None:
         """Something that happened now."""

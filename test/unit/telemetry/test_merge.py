@@ -18,7 +18,17 @@ from sglang_wavepp.telemetry.reading import RankTrace, read_folder
 from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, WAVES, Event, Header, Timeline
 
 HEADER = Header(
-    format=1, rank=0, name="pp0 tp0", pp_rank=0, tp_rank=0, pid=1, launcher=1, host="h", boot="b", monotonic_ns=0, wall_ns=0
+    format=1,
+    rank=0,
+    name="pp0 tp0",
+    pp_rank=0,
+    tp_rank=0,
+    pid=1,
+    launcher=1,
+    host="h",
+    boot="b",
+    monotonic_ns=0,
+    wall_ns=0,
 )
 
 
@@ -30,8 +40,12 @@ def write_trace(folder: Path, rid: str = "request-a") -> None:
             timeline.complete("admitted", 2_000_000, 4_000_000, ADMISSION, rid="b", endpoint=0)
             timeline.complete("round", 2_000_000, 2_500_000, ROUNDS, round=1)
         late = index * 1_000_000
-        timeline.complete("prefill", 5_000_000 + late, 6_000_000 + late, WAVES, wave=0, slot=0, spans=[(rid, 64, 128)])
-        timeline.complete("decode", 7_000_000 + late, 8_000_000 + late, WAVES, wave=1, slot=0, lane=0, rids=[rid, "b"])
+        timeline.complete(
+            "wave 0", 5_000_000 + late, 6_000_000 + late, WAVES, wave=0, slot=0, spans=[(rid, 64, 128)]
+        )
+        timeline.complete(
+            "decode 1", 7_000_000 + late, 8_000_000 + late, WAVES, wave=1, slot=0, lane=0, rids=[rid, "b"]
+        )
         timeline.close()
 
 
@@ -42,8 +56,12 @@ def test_one_process_per_rank_in_order_and_times_from_the_first_event(tmp_path: 
     assert names == {0: "rank 0 (pp0 tp0)", 1: "rank 1 (pp1 tp0)"}
     timed = [e for e in document["traceEvents"] if e["ph"] != "M"]
     assert [e["ts"] for e in timed] == sorted(e["ts"] for e in timed) and timed[0]["ts"] == 0
-    prefill = next(e for e in timed if e["name"] == "prefill 0" and e["pid"] == 1)
-    assert (prefill["ts"], prefill["dur"], prefill["args"]["spans"]) == (5_000, 1_000, [["request-a", 64, 128]])
+    prefill = next(e for e in timed if e["name"] == "wave 0" and e["pid"] == 1)
+    assert (prefill["ts"], prefill["dur"], prefill["args"]["spans"]) == (
+        5_000,
+        1_000,
+        [["request-a", 64, 128]],
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=30))
@@ -69,21 +87,25 @@ def test_the_picture_holds_every_wave_once_per_stage_with_its_requests(tmp_path:
     assert [request[0] for request in data["requests"]] == ["request-a", "b"]
     assert data["requests"][0] == ["request-a", 0.0, 2000.0, 64, "admitted"]
     assert [row["name"] for row in data["rows"]] == ["pp0 tp0", "pp1 tp0"]
-    assert data["rows"][0]["waves"] == [[4000.0, 1000.0, 0, 0, 0, [0, 64, 128]], [6000.0, 1000.0, 1, 0, 1, [0, -1, 1, 1, -1, 1]]]
+    prefill, decode = data["rows"][0]["waves"]
+    assert prefill == [4000.0, 1000.0, 0, 0, 0, [0, 64, 128]]
+    assert decode == [6000.0, 1000.0, 1, 0, 1, [0, -1, 1, 1, -1, 1]]
     assert data["rows"][1]["waves"][0][0] == 5000.0
     assert data["rounds"] == [[1000.0, 500.0]]
     assert data["duration"] == 8000.0
 
 
 def test_requests_without_a_known_admission_are_drawn_too() -> None:
-    wave = Event(ph="X", name="prefill", track=WAVES, ts=10, dur=5, args={"wave": 0, "spans": [["late", 0, 3]]})
+    wave = Event(
+        ph="X", name="prefill", track=WAVES, ts=10, dur=5, args={"wave": 0, "spans": [["late", 0, 3]]}
+    )
     assert picture_data([RankTrace(HEADER, (wave,))])["requests"] == [["late", -1, -1, -1, ""]]
 
 
 def test_the_page_is_self_contained_and_safe(tmp_path: Path) -> None:
     write_trace(tmp_path, rid="</script><script>alert(1)</script>")
     page = picture(read_folder(tmp_path), "A <b>title</b>")
-    assert not re.search(r'(src|href)\s*=|@import|url\(|https?://|fetch\(', page)
+    assert not re.search(r"(src|href)\s*=|@import|url\(|https?://|fetch\(", page)
     assert page.count("<script") == page.count("</script>") == 2
     assert "A &lt;b&gt;title&lt;/b&gt;" in page
     embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)

@@ -45,12 +45,14 @@ def test_an_admission_may_be_a_pair_of_instants(tmp_path: Path) -> None:
     timeline.instant("announced", ADMISSION, rid="b")
     timeline.instant("refused", ADMISSION, rid="b")
     timeline.instant("admitted", ADMISSION, rid="a", endpoint=128)
+    timeline.instant("admitted", ADMISSION, rid="c", endpoint=64)
     timeline.close()
     (rank,) = read_folder(tmp_path)
-    first, second = rank.admissions()
+    first, second, third = rank.admissions()
     assert (first.rid, first.endpoint, first.verdict) == ("a", 128, "admitted")
     assert (second.rid, second.verdict) == ("b", "refused")
     assert first.ended_ns > first.announced_ns
+    assert (third.rid, third.endpoint) == ("c", 64) and third.announced_ns == third.ended_ns
 
 
 def test_events_reach_the_file_without_a_flush_and_survive_a_kill(tmp_path: Path) -> None:
@@ -75,7 +77,8 @@ def test_events_are_written_when_the_process_ends_at_once(tmp_path: Path) -> Non
     program = (
         "from sglang_wavepp.plane.messages import RankId\n"
         "from sglang_wavepp.telemetry.trace import Timeline\n"
-        f"Timeline({str(tmp_path)!r}, RankId(pp_rank=0, tp_rank=0, index=0)).instant('announced', 'admission', rid='a')\n"
+        f"timeline = Timeline({str(tmp_path)!r}, RankId(pp_rank=0, tp_rank=0, index=0))\n"
+        "timeline.instant('announced', 'admission', rid='a')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     assert len(read_folder(tmp_path)[0].events) == 1
@@ -142,7 +145,9 @@ def test_values_that_json_does_not_know(tmp_path: Path) -> None:
     assert args["tokens"] == 42 and "Lock" in args["state"].title()
 
 
-def test_a_full_disk_stops_the_trace_and_not_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_stops_the_trace_and_not_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     timeline = Timeline(tmp_path, RANK)
     assert timeline._file is not None
     timeline._file.close()
@@ -175,8 +180,8 @@ def test_ranks_of_an_earlier_launch_are_left_out(tmp_path: Path) -> None:
 def test_hosts_are_lined_up_by_the_wall_clock(tmp_path: Path) -> None:
     for index, (boot, monotonic) in enumerate([("x", 5_000), ("y", 900_000)]):
         trace_file(tmp_path, index).write_text(
-            f'{{"format":1,"rank":{index},"name":"pp{index} tp0","pp_rank":{index},"tp_rank":0,"pid":1,"launcher":1,"host":"h",'
-            f'"boot":"{boot}","monotonic_ns":{monotonic},"wall_ns":1000000}}\n'
+            f'{{"format":1,"rank":{index},"name":"pp{index} tp0","pp_rank":{index},"tp_rank":0,"pid":1,"launcher":1,'
+            f'"host":"h","boot":"{boot}","monotonic_ns":{monotonic},"wall_ns":1000000}}\n'
             f'{{"ph":"i","name":"n","track":"waves","ts":{monotonic + 50}}}\n'
         )
     one, two = read_folder(tmp_path)
@@ -184,7 +189,8 @@ def test_hosts_are_lined_up_by_the_wall_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "no newline", "not json\n", '{"format":99,"rank":0,"name":"","pp_rank":0,"tp_rank":0}\n']
+    "text",
+    [None, "", "no newline", "not json\n", '{"format":99,"rank":0,"name":"","pp_rank":0,"tp_rank":0}\n'],
 )
 def test_a_folder_without_a_trace_is_an_error_in_words(tmp_path: Path, text: str | None) -> None:
     if text is not None:

@@ -12,7 +12,7 @@
   // ---- numbers ----------------------------------------------------------------------------------------------------
   const requests = data.requests.map(([rid, announced, ended, endpoint, verdict], index) => ({
     index, rid, announced, ended, endpoint, verdict, computed: 0, spans: 0, decoded: 0, firstSpan: -1, position: -1, last: -1,
-    name: rid.length <= 14 ? rid : `#${index + 1} ${rid.slice(0, 6)}`, color: colorOf(index),
+    name: shortName(rid, index), color: colorOf(index),
   }));
   const rows = data.rows.map(({ name, waves }) => {
     let busy = 0, reach = 0, longest = 0;
@@ -45,6 +45,10 @@
   const rowTop = (i) => AXIS + ROUNDS + waitArea + i * (ROW + ROW_GAP);
   const height = rowTop(rows.length) + 2;
 
+  function shortName(rid, index) { // between ranks a request is called "arrival number:rid of the client"
+    const own = rid.replace(/^\d+:/, "");
+    return own.length <= 18 ? own : `#${index + 1} ${own.slice(0, 6)}`;
+  }
   function tokensOf(wave) {
     let sum = 0;
     for (let k = 2; k < wave[SPANS].length; k += 3) sum += wave[SPANS][k];
