@@ -65,7 +65,9 @@ def test_events_reach_the_file_without_a_flush_and_survive_a_kill(tmp_path: Path
         "print('recorded', flush=True)\n"
         "time.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=_environment()
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "recorded\n"
         _wait_for_lines(trace_file(tmp_path, 0), 2)
         process.send_signal(signal.SIGKILL)
@@ -80,7 +82,7 @@ def test_events_are_written_when_the_process_ends_at_once(tmp_path: Path) -> Non
         f"timeline = Timeline({str(tmp_path)!r}, RankId(pp_rank=0, tp_rank=0, index=0))\n"
         "timeline.instant('announced', 'admission', rid='a')\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, env=_environment())
     assert len(read_folder(tmp_path)[0].events) == 1
 
 
@@ -197,6 +199,10 @@ def test_a_folder_without_a_trace_is_an_error_in_words(tmp_path: Path, text: str
         trace_file(tmp_path, 0).write_text(text)
     with pytest.raises(TraceError, match=str(tmp_path)):
         read_folder(tmp_path)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _wait_for_lines(path: Path, lines: int) -> None:
