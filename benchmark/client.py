@@ -167,16 +167,29 @@ def ask_all(
     prompts: Sequence[Prompt],
     concurrency: int,
     progress: Callable[[int, int], None] | None = None,
+    rid_prefix: str | None = None,
     **fields: Any,
 ) -> list[Answer]:
     """Answers in the order of the prompts, ``concurrency`` requests at a time (a closed loop).
+
+    Args:
+        progress: gets the number of answers so far and the number of prompts.
+        rid_prefix: request ids are this and the prompt's name; None lets the server choose.
 
     Raises:
         RequestFailed: of the first request that failed; what was not sent yet is not sent.
     """
     answers: list[Answer] = []
     with ThreadPoolExecutor(concurrency) as pool:
-        futures = [pool.submit(client.ask, prompt, **fields) for prompt in prompts]
+        futures = [
+            pool.submit(
+                client.ask,
+                prompt,
+                **({} if rid_prefix is None else {"rid": rid_prefix + prompt.name}),
+                **fields,
+            )
+            for prompt in prompts
+        ]
         try:
             for prompt, future in zip(prompts, futures, strict=True):
                 try:

@@ -49,6 +49,7 @@ class Server:
         self.config = config
         self.port = free_port()
         self.client = Client(f"http://127.0.0.1:{self.port}")
+        folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         stem = f"{config.name}-{os.getpid()}-{next(_START_NUMBERS)}"
         self.log = folder / f"{stem}.log"

@@ -1,0 +1,85 @@
+"""Waves carry several requests in the middle of their prompts, so a short prompt does not wait for long ones."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from e2e.configs import HYBRID
+from e2e.pool import ServerPool
+from e2e.references import References
+
+from benchmark.client import Answer
+from benchmark.comparison import client_rid, differences, first_positions
+from benchmark.configuration import ServerConfig
+from benchmark.servers import Server
+from benchmark.workloads import Prompt, lone_prompt
+from sglang_wavepp.telemetry.reading import read_folder
+
+PROMPTS = [
+    lone_prompt(101, 1500, 4, "long-a"),
+    lone_prompt(102, 1500, 4, "long-b"),
+    lone_prompt(103, 40, 4, "short"),
+]
+
+
+@pytest.mark.server(HYBRID)
+def test_waves_carry_several_requests(server: Server, config: ServerConfig, references: References) -> None:
+    expected = references.answers(config, PROMPTS)
+    server.client.flush_cache()
+    answers = _ask_together(server, PROMPTS, "mid-")
+    wrong = differences(PROMPTS, answers, expected)
+    assert not wrong, "\n".join(map(str, wrong))
+    assert server.trace_folder is not None
+    rids = {answer.rid for answer in answers}
+    first_positions(server.trace_folder, rids)
+    for rank in read_folder(server.trace_folder):
+        shared = [
+            wave
+            for wave in rank.waves()
+            if not wave.decode and len({client_rid(span.rid) for span in wave.spans} & rids) > 1
+        ]
+        assert shared, f"no wave of {rank.header.name} carries two of the requests"
+        assert all(
+            sum(span.length for span in wave.spans) <= config.chunk
+            for wave in rank.waves()
+            if not wave.decode
+        )
+    spans = [
+        span for wave in read_folder(server.trace_folder)[0].waves() if not wave.decode for span in wave.spans
+    ]
+    for answer in answers:
+        own = sorted((span.start, span.length) for span in spans if client_rid(span.rid) == answer.rid)
+        ends = [start + length for start, length in own]
+        assert [start for start, _ in own] == [0, *ends[:-1]], "spans of a request leave a gap or overlap"
+        assert ends[-1] == answer.prompt_tokens
+        assert all(end % config.page == 0 for end in ends[:-1])
+
+
+@pytest.mark.full
+def test_short_prompt_beside_stock(pool: ServerPool, record_property: pytest.RecordProperty) -> None:  # type: ignore[name-defined]
+    seconds = {}
+    for name, config in (("stock", HYBRID.with_(wavepp=False, trace=False)), ("wavepp", HYBRID)):
+        with pool.private(config) as server:
+            _ask_together(server, PROMPTS, "warm-")
+            times = []
+            for repeat in range(3):
+                server.client.flush_cache()
+                times.append(_ask_together(server, PROMPTS, f"timed{repeat}-")[2].seconds)
+            seconds[name] = sorted(times)[1]
+    print(
+        f"40-token prompt behind two of 1,500: stock {seconds['stock']:.2f} s, WavePP {seconds['wavepp']:.2f} s"
+    )
+    record_property("short_prompt_seconds", seconds)
+    assert seconds["wavepp"] < seconds["stock"]
+
+
+def _ask_together(server: Server, prompts: list[Prompt], rid_prefix: str) -> list[Answer]:
+    """All prompts at once, in this order of arrival."""
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        futures = []
+        for prompt in prompts:
+            futures.append(threads.submit(server.client.ask, prompt, rid=rid_prefix + prompt.name))
+            time.sleep(0.05)
+        return [future.result() for future in futures]
