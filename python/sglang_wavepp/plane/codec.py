@@ -1,8 +1,8 @@
 """Messages as ZMQ frames: a JSON header, then raw frames for what JSON carries badly.
 
-Token ids travel as little-endian int64, the open part of an installation record as msgpack (it may hold NaN and
-infinities, which JSON turns into null), logprobs as the bytes that `plane.logprobs` made. The header lists the size
-of every frame, so that a truncated or padded message is refused.
+Token ids travel as little-endian int64, the open part of an installation record as msgpack (it may hold NaN
+and infinities, which JSON turns into null), logprobs as the bytes that `plane.logprobs` made. The header
+lists the size of every frame, so that a truncated or padded message is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Log probabilities of a wave, from the last stage to every rank, exactly as SGLang's own pipeline relays them.
 
-SGLang pickles this dictionary between stages. Here each value becomes one msgpack frame: numbers keep all their bits
-(NaN, infinities and None included) and tensors their dtype and shape, and no code can travel. Rank 0 passes the
-frames on without reading them.
+SGLang pickles this dictionary between stages. Here each value becomes one msgpack frame: numbers keep all
+their bits (NaN, infinities and None included) and tensors their dtype and shape, and no code can travel. Rank
+0 passes the frames on without reading them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _DECODER = msgspec.msgpack.Decoder(ext_hook=_from_extension)
 def pack(tensor_dict: Mapping[str, Any]) -> dict[str, bytes]:
     """Wire form of `sglang.srt.managers.utils.get_logprob_dict_from_result(...)`, one value per key.
 
-    Values are None, numbers, tensors and lists of these at any depth. Tensors on a device are copied to the host,
-    which waits for it; a tuple arrives as a list.
+    Values are None, numbers, tensors and lists of these at any depth. Tensors on a device are copied to the
+    host, which waits for it; a tuple arrives as a list.
 
     Raises:
         CodecError: a value has no wire form; the text names its key.

@@ -1,8 +1,8 @@
 """Everything that one rank tells another, one frozen struct per message.
 
-The rounds plane carries `Broadcast`, `Vote` and `Gather`; the command stream carries the union `Command`; the last
-stage answers with `WaveResult`; `ActivationHeader` announces the tensors of a wave. Positions and lengths count
-tokens; `epoch` counts how often a request was taken back and announced again.
+The rounds plane carries `Broadcast`, `Vote` and `Gather`; the command stream carries the union `Command`; the
+last stage answers with `WaveResult`; `ActivationHeader` announces the tensors of a wave. Positions and
+lengths count tokens; `epoch` counts how often a request was taken back and announced again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankId(msgspec.Struct, frozen=True, kw_only=True):
         return f"pp{self.pp_rank} tp{self.tp_rank}"
 
 
-# --- rounds plane -----------------------------------------------------------------------------------------------
+# --- rounds plane -------------------------------------------------------------------------------------------
 
 
 class InstallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class Gather(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
     votes: tuple[Vote, ...]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------
+# --- commands -----------------------------------------------------------------------------------------------
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class StopCommand(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 Command: TypeAlias = PrefillWave | DecodeWave | ResultCommand | AbortCommand | FlushCommand | StopCommand
 
 
-# --- results and activations ------------------------------------------------------------------------------------
+# --- results and activations --------------------------------------------------------------------------------
 
 
 class WaveResult(msgspec.Struct, frozen=True, kw_only=True, tag="wave_result"):
@@ -217,7 +217,8 @@ class ActivationHeader(msgspec.Struct, frozen=True, kw_only=True, tag="activatio
 
     Attributes:
         tokens: rows of the wave.
-        ready_time: clock reading in seconds before which the receiver must not use the wave, None for at once.
+        ready_time: clock reading in seconds before which the receiver must not use the wave, None for at
+            once.
     """
 
     wave: Count

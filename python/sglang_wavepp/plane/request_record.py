@@ -1,7 +1,7 @@
 """The installation record of a request: what rank 0 received, so that every rank can build the same request.
 
-The three tables below say for each field of SGLang's struct whether it travels, is useless to a follower, or can't
-travel at all. A test compares them with the struct, so that a new field of SGLang is noticed.
+The three tables below say for each field of SGLang's struct whether it travels, is useless to a follower, or
+can't travel at all. A test compares them with the struct, so that a new field of SGLang is noticed.
 """
 
 from __future__ import annotations

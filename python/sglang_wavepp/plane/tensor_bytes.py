@@ -19,12 +19,25 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def dtype_named(name: str) -> torch.dtype:
+    """The inverse of `dtype_name`.
+
+    Raises:
+        ValueError: torch has no such dtype.
+    """
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise ValueError(f"unknown dtype {name!r}")
+    return dtype
+
+
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The elements of a CPU tensor in row-major order; shares its memory when it is contiguous."""
     whole = tensor.detach().contiguous()
     # Dimensions of size one may have any stride in a contiguous tensor, and a view of another width refuses that.
     flat = whole.as_strided((whole.numel(),), (1,))
-    return flat.view(torch.uint8).numpy().data
+    data: memoryview = flat.view(torch.uint8).numpy().data
+    return data
 
 
 def tensor_from(data: bytearray | memoryview, *, dtype: str, shape: Sequence[int]) -> torch.Tensor:
@@ -33,9 +46,7 @@ def tensor_from(data: bytearray | memoryview, *, dtype: str, shape: Sequence[int
     Raises:
         ValueError: no such dtype, or the bytes don't fill the shape exactly.
     """
-    torch_dtype = _DTYPES.get(dtype)
-    if torch_dtype is None:
-        raise ValueError(f"unknown dtype {dtype!r}")
+    torch_dtype = dtype_named(dtype)
     if min(shape, default=0) < 0 or prod(shape) * torch_dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes are no {dtype} tensor of shape {tuple(shape)}")
     if not len(data):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sglang_wavepp.plane.codec import CodecError, decode, encode
 from sglang_wavepp.plane.messages import (
     AbortCommand,
@@ -151,15 +152,14 @@ def test_a_long_prompt_costs_eight_bytes_a_token_and_no_copy() -> None:
     prompt = array("q", range(200_000))
     header, ids, _ = encode(broadcast(record(token_ids=prompt)))
     assert len(header) < 400
-    assert isinstance(ids, memoryview) and len(ids) == 1_600_000
+    assert isinstance(ids, memoryview)
+    assert len(ids) == 1_600_000
     prompt[0] = 77
     assert ids.cast("q")[0] == 77
 
 
 @given(MESSAGE, st.data())
-def test_a_damaged_message_is_refused(
-    message: Message, data: Any
-) -> None:
+def test_a_damaged_message_is_refused(message: Message, data: Any) -> None:
     frames = on_the_wire(message)
     which = data.draw(st.integers(0, len(frames) - 1))
     kind = data.draw(st.sampled_from(["drop", "cut", "extend", "twice"]))

@@ -15,6 +15,7 @@ from sglang.srt.managers.utils import (
     get_logprob_from_pp_outputs,
 )
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
+
 from sglang_wavepp.plane.codec import CodecError, decode, encode
 from sglang_wavepp.plane.logprobs import pack, unpack
 from sglang_wavepp.plane.messages import WaveResult
@@ -82,7 +83,8 @@ def test_sglang_rebuilds_its_output_from_what_a_follower_receives() -> None:
     relayed = get_logprob_dict_from_result(result)
     sent = WaveResult(wave=4, token_ids=(3, 8), logprobs=pack(relayed))
     received = decode([bytes(frame) for frame in encode(sent)])
-    assert isinstance(received, WaveResult) and received.logprobs is not None
+    assert isinstance(received, WaveResult)
+    assert received.logprobs is not None
     rebuilt, lengths, starts = get_logprob_from_pp_outputs(PPProxyTensors(unpack(received.logprobs)))
     assert (lengths, starts) == ([3, 1], [0, 1])
     for field in vars(output):
@@ -103,17 +105,15 @@ def test_what_has_no_wire_form_is_refused_by_key(value: Any) -> None:
         pack({"input_top_logprobs_val": value})
 
 
-@given(st.binary(max_size=40))
-def test_garbage_is_refused_by_key_or_read_but_never_breaks_the_reader(data: bytes) -> None:
-    try:
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\xd4\x02a", b"\xd4\x01a", b"\xa1\xff"])
+def test_garbage_is_refused_by_key(data: bytes) -> None:
+    with pytest.raises(CodecError, match="next_token_logprobs"):
         unpack({"next_token_logprobs": data})
-    except CodecError as error:
-        assert "next_token_logprobs" in str(error)
 
 
 def test_a_tensor_of_the_wrong_size_is_refused() -> None:
     data = pack({"x": torch.zeros(4)})["x"]
-    with pytest.raises(CodecError, match="'x'.*shape"):
+    with pytest.raises(CodecError, match=r"'x'.*shape"):
         unpack({"x": data.replace(b"\x91\x04", b"\x91\x05")})
-    with pytest.raises(CodecError, match="'x'.*dtype"):
+    with pytest.raises(CodecError, match=r"'x'.*dtype"):
         unpack({"x": data.replace(b"float32", b"nothing")})

@@ -9,6 +9,7 @@ from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.sampling.watermarking.core import WatermarkRequestConfig
+
 from sglang_wavepp.plane.codec import decode, encode
 from sglang_wavepp.plane.messages import Broadcast, InstallRecord
 from sglang_wavepp.plane.request_record import (
@@ -147,7 +148,8 @@ def test_a_follower_builds_the_request_that_rank_zero_has(normalized: bool) -> N
         if field != "sampling_params":
             assert getattr(got, field) == getattr(sent, field), field
     assert sampling_dict(got.sampling_params) == before
-    assert type(got.input_ids) is array and got.input_ids.typecode == "q"
+    assert type(got.input_ids) is array
+    assert got.input_ids.typecode == "q"
     for field in REFUSED:
         assert getattr(got, field) in (None, False), field
 
