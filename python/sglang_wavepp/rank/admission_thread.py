@@ -25,7 +25,7 @@ class LeaderLink(LeaderSender, Protocol):
     def socket(self) -> Any:
         """What a `zmq.Poller` watches for votes."""
 
-    def poll(self) -> Vote | None:
+    def receive(self) -> Vote | None:
         """The next vote that has arrived, None when none has."""
 
 
@@ -36,7 +36,7 @@ class MemberLink(MemberSender, Protocol):
     def socket(self) -> Any:
         """What a `zmq.Poller` watches for messages of rank 0."""
 
-    def poll(self) -> Broadcast | Gather | None:
+    def receive(self) -> Broadcast | Gather | None:
         """The next message that has arrived, None when none has."""
 
 
@@ -166,7 +166,7 @@ class InlineAdmission:
 def receive(rounds: LeadingRounds | FollowingRounds, link: Any) -> bool:
     """Take in everything that has arrived; whether anything had."""
     any_came = False
-    while (message := link.poll()) is not None:
+    while (message := link.receive()) is not None:
         any_came = True
         if isinstance(rounds, LeadingRounds):
             rounds.on_vote(message)
