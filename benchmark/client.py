@@ -181,15 +181,10 @@ def ask_all(
     """
     answers: list[Answer] = []
     with ThreadPoolExecutor(concurrency) as pool:
-        futures = [
-            pool.submit(
-                client.ask,
-                prompt,
-                **({} if rid_prefix is None else {"rid": rid_prefix + prompt.name}),
-                **fields,
-            )
-            for prompt in prompts
-        ]
+        futures = []
+        for prompt in prompts:
+            named = {} if rid_prefix is None else {"rid": rid_prefix + prompt.name}
+            futures.append(pool.submit(client.ask, prompt, **named, **fields))
         try:
             for prompt, future in zip(prompts, futures, strict=True):
                 try:

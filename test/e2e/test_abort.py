@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+import requests
 from e2e.configs import HYBRID, SMALL_POOL
 from e2e.references import References
 
-from benchmark.client import Answer, RequestFailed
+from benchmark.client import Answer, RequestFailed, request_body
 from benchmark.configuration import ServerConfig
 from benchmark.servers import Server
 from benchmark.workloads import lone_prompt
@@ -85,10 +86,6 @@ def test_while_waiting_for_capacity(server: Server) -> None:
 @pytest.mark.server(HYBRID)
 @pytest.mark.parametrize("length", [100, 3000], ids=["decoding", "prompt"])
 def test_when_the_client_goes_away(server: Server, length: int) -> None:
-    import requests
-
-    from benchmark.client import request_body
-
     body = request_body(lone_prompt(34, length).token_ids, 3000, stream=True)
     url = f"{server.client.base_url}/generate"
     if length == 100:
