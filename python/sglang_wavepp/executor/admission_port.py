@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol
+
+from sglang_wavepp.rank.admission_thread import InlineAdmission
 
 
 class AdmissionPort(Protocol):
@@ -31,4 +34,44 @@ class OffLoop:
 
     def serve(self) -> bool:
         """Nothing."""
+        return False
+
+
+class LeadingInline:
+    """Rank 0's LOOP runs the rounds itself and waits for the votes of each."""
+
+    def __init__(self, admission: InlineAdmission) -> None:
+        self._admission = admission
+
+    def sources(self) -> list[Any]:
+        """None: votes are awaited where the round is run."""
+        return []
+
+    def patience_ms(self) -> float | None:
+        """Until the next round is due."""
+        due = self._admission.next_due(time.monotonic())
+        return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
+
+    def serve(self) -> bool:
+        """Run a round to its end, if one is due."""
+        return self._admission.run_round()
+
+
+class FollowingInline:
+    """A follower's LOOP votes between two of its own steps."""
+
+    def __init__(self, admission: InlineAdmission) -> None:
+        self._admission = admission
+
+    def sources(self) -> list[Any]:
+        """The rounds link."""
+        return [self._admission.socket]
+
+    def patience_ms(self) -> float | None:
+        """For ever: rank 0 opens the rounds."""
+        return None
+
+    def serve(self) -> bool:
+        """Answer what has arrived. What it brings is found in the hand-over."""
+        self._admission.serve()
         return False

@@ -118,7 +118,7 @@ class Follower:
             poller.poll(self._admission.patience_ms())
 
     def _sources(self) -> list[Any]:
-        sources = [self._commands.socket, self._handover.loop_wake, *self._admission.sources()]
+        sources = [self._commands.socket, self._handover.loop_wake.fileno(), *self._admission.sources()]
         if self._activations is not None:
             sources.append(self._activations.socket)
         return sources
@@ -173,11 +173,13 @@ class Follower:
             case FlushCommand():
                 with self._stage.mutex:
                     if not self._drop():
-                        raise RuntimeError("rank 0 found the server idle and flushed it, but this rank isn't idle")
+                        raise RuntimeError(
+                            "rank 0 found the server idle and flushed it, but this rank isn't idle"
+                        )
             case StopCommand(reason=reason):
                 logger.info("rank 0 ends the server: %s", reason)
                 self._stopped = True
-        self._handover.applied_command = command.seq
+        self._handover.applied_command(command.seq)
 
     def _tensors_of(self, wave: int) -> dict[str, Any] | None:
         if self._activations is None:
@@ -188,8 +190,12 @@ class Follower:
         activation.wait()
         return activation.tensors
 
+    def is_idle(self) -> bool:
+        """Whether this rank holds no request and no wave."""
+        return self._stage.is_idle()
+
     def _when_idle(self) -> None:
-        if not self._was_busy or not self._stage.is_idle():
+        if not self._was_busy or not self.is_idle():
             return
         self._was_busy = False
         with self._stage.mutex:

@@ -20,9 +20,6 @@ from sglang_wavepp.executor.bookings import AbortReason, Booking, Bookings, Phas
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
 from sglang_wavepp.executor.slots import Flight
 from sglang_wavepp.executor.stage import Stage
-from sglang_wavepp.planning.lanes import choose_lanes
-from sglang_wavepp.planning.static import PlannedSpan, StaticPlanner
-from sglang_wavepp.planning.turns import Turns, WaveKind
 from sglang_wavepp.plane.messages import (
     NO_LANE,
     AbortCommand,
@@ -36,6 +33,9 @@ from sglang_wavepp.plane.messages import (
     StopCommand,
     WaveResult,
 )
+from sglang_wavepp.planning.lanes import choose_lanes
+from sglang_wavepp.planning.static import PlannedSpan, StaticPlanner
+from sglang_wavepp.planning.turns import Turns, WaveKind
 from sglang_wavepp.rank.handover import Handover
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Leader:
     def _sources(self) -> list[Any]:
         receiver = self._scheduler.request_receiver
         sources = [receiver.recv_from_tokenizer, receiver.recv_from_rpc, self._results.socket]
-        sources += [self._handover.loop_wake, *self._admission.sources()]
+        sources += [self._handover.loop_wake.fileno(), *self._admission.sources()]
         return [source for source in sources if source is not None]
 
     def _patience_ms(self) -> float | None:
@@ -304,7 +304,11 @@ class Leader:
 
     @staticmethod
     def _will_decode(req: Any, flight: Flight) -> bool:
-        return key_of(req) not in flight.middle and req.sampling_params.max_new_tokens > 1 and req.to_finish is None
+        return (
+            key_of(req) not in flight.middle
+            and req.sampling_params.max_new_tokens > 1
+            and req.to_finish is None
+        )
 
     def _account(self, flight: Flight, ended: set[str]) -> None:
         for key in flight.keys:
@@ -381,4 +385,4 @@ class Leader:
         return self._command_number
 
     def _applied(self, seq: int) -> None:
-        self._handover.applied_command = seq
+        self._handover.applied_command(seq)

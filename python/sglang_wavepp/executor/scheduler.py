@@ -32,7 +32,7 @@ def make_wave_scheduler(
         fingerprints: fingerprint of each hook's target, compared between ranks at start-up.
     """
 
-    class WaveScheduler(base):  # type: ignore[misc]
+    class WaveScheduler(base):
         """SGLang's scheduler, driven by rank 0's command stream."""
 
         _executor: Executor | None = None
@@ -43,7 +43,7 @@ def make_wave_scheduler(
 
         # --- the loop -------------------------------------------------------------------------------------------
 
-        @DynamicGradMode()  # type: ignore[untyped-decorator, unused-ignore]
+        @DynamicGradMode()
         def event_loop_pp(self) -> None:
             """Serve until the server ends."""
             self.init_pp_loop_state()
@@ -98,11 +98,11 @@ def make_wave_scheduler(
             before = len(self.waiting_queue)
             super()._add_request_to_queue(req)
             if len(self.waiting_queue) > before:
-                executor.arrive(req)
+                executor.leader.arrive(req)
 
         def abort_request(self, recv_req: Any) -> None:
             """Abort requests in order with the waves."""
-            self._running_executor().abort(recv_req)
+            self._running_executor().leader.abort(recv_req)
             self.grammar_manager.abort_requests(recv_req)
 
         def flush_cache(self, empty_cache: bool = True) -> bool:
@@ -111,7 +111,7 @@ def make_wave_scheduler(
             if not executor.leads or not self.is_fully_idle():
                 return bool(super().flush_cache(empty_cache))
             drop = super().flush_cache
-            return executor.flush(lambda: bool(drop(empty_cache)))
+            return executor.leader.flush(lambda: bool(drop(empty_cache)))
 
         # --- what is going on -----------------------------------------------------------------------------------
 
@@ -137,5 +137,3 @@ def make_wave_scheduler(
 
     WaveScheduler.__name__ = WaveScheduler.__qualname__ = "Scheduler"
     return WaveScheduler
-
-

@@ -30,9 +30,9 @@ from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane, split_by_lane
 from sglang_wavepp.executor.reporter import Reporter, Sampled
 from sglang_wavepp.executor.slots import Flight, Ring
-from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.plane import logprobs
 from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
+from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.telemetry.trace import ADMISSION, WAVES, Timeline
 
 
@@ -59,7 +59,7 @@ class LeaseBook(Protocol):
 class ActivationSender(Protocol):
     """The sending end of the activation link."""
 
-    def send(self, wave: int, tensors: dict[str, torch.Tensor], ready_event: Any | None = None) -> None:
+    def send(self, wave: int, tensors: dict[str, torch.Tensor], *, launched: Any | None = None) -> None:
         """Queue the tensors of a wave for the next stage."""
 
 
@@ -176,7 +176,9 @@ class Stage:
             entry = self.entries.get(span.rid)
             complaint = self.grid.complaint(start=span.start, length=span.length, prompt=entry.prompt)
             if complaint is not None:
-                raise SpanMismatch(f"{self.rank.name} refuses wave {command.wave}: request {span.rid}: {complaint}")
+                raise SpanMismatch(
+                    f"{self.rank.name} refuses wave {command.wave}: request {span.rid}: {complaint}"
+                )
             if entry.materialised:
                 entry.req.init_next_round_input()
             else:
@@ -218,7 +220,9 @@ class Stage:
         req.lock = self.scheduler.tree_cache.lock(req.last_node)
         entry.materialised = True
         self.leases.hand_over(entry.key)
-        self.timeline.instant("materialise", ADMISSION, rid=entry.key, endpoint=span.start, found=req.prefix_len)
+        self.timeline.instant(
+            "materialise", ADMISSION, rid=entry.key, endpoint=span.start, found=req.prefix_len
+        )
 
     def _forward(self, flight: Flight, proxy: dict[str, torch.Tensor] | None) -> None:
         s = self.scheduler
@@ -226,15 +230,26 @@ class Stage:
         with s.forward_stream_ctx:
             s._pp_wait_forward_dependencies()
             result = s.run_batch(flight.batch, None if proxy is None else PPProxyTensors(proxy))
+            outgoing = self._outgoing(result)
             launched = s.device_module.Event()
             launched.record(s.device_module.current_stream())
         s.cur_batch_for_debug = None
-        if not self.is_last_stage:
+        if outgoing is not None:
             if self.activations is None:
                 raise RuntimeError(f"{self.rank.name} has no link to the next stage")
-            self.activations.send(flight.wave, result.pp_hidden_states_proxy_tensors.tensors, ready_event=launched)
+            self.activations.send(flight.wave, outgoing, launched=launched)
         elif self.reporter is not None:
             self.reporter.report(self._sampled(flight, result, launched))
+
+    def _outgoing(self, result: GenerationBatchResult) -> dict[str, torch.Tensor] | None:
+        """Tensors for the next stage, None on the last."""
+        if self.is_last_stage:
+            return None
+        tensors: dict[str, torch.Tensor] = result.pp_hidden_states_proxy_tensors.tensors
+        if result.can_run_cuda_graph:
+            # A graph's outputs are views of buffers that its next replay overwrites, maybe before they are sent.
+            return {name: tensor.clone() for name, tensor in tensors.items()}
+        return tensors
 
     def _sampled(self, flight: Flight, result: GenerationBatchResult, launched: Any) -> Sampled:
         s = self.scheduler
@@ -306,7 +321,9 @@ class Stage:
         entry = self.entries.get(command.rid)
         req = entry.req
         if not command.release:
-            req.to_finish = FINISH_ABORT() if command.message is None else FINISH_ABORT(command.message, command.status)
+            req.to_finish = (
+                FINISH_ABORT() if command.message is None else FINISH_ABORT(command.message, command.status)
+            )
             return req
         if not entry.materialised:
             self.leases.release(entry.key)

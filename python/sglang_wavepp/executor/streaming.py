@@ -14,7 +14,7 @@ from sglang_wavepp.executor.keys import has_key, key_of
 def make_wave_streamer(base: type[Any]) -> type[Any]:
     """A subclass of SGLang's `SchedulerOutputStreamer` that knows which requests of a wave are mid-prompt."""
 
-    class WaveOutputStreamer(base):  # type: ignore[misc]
+    class WaveOutputStreamer(base):
         """Streams only requests that have something to say."""
 
         mid_prompt: frozenset[str] = frozenset()

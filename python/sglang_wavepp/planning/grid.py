@@ -51,5 +51,5 @@ class SpanGrid:
         if start % self.page:
             return f"span [{start}, {end}) does not start on a page of {self.page} tokens"
         if end < prompt and end % self.step:
-            return f"span [{start}, {end}) of a prompt of {prompt} tokens does not end on the grid of {self.step} tokens"
+            return f"span [{start}, {end}) of {prompt} tokens does not end on the grid of {self.step} tokens"
         return None

@@ -35,7 +35,9 @@ def test_a_wave_keeps_to_budget_grid_and_order(given_: tuple[StaticPlanner, list
 
 
 @given(planners_and_queues())
-def test_the_first_request_gets_as_much_as_if_it_were_alone(given_: tuple[StaticPlanner, list[Remainder]]) -> None:
+def test_the_first_request_gets_as_much_as_if_it_were_alone(
+    given_: tuple[StaticPlanner, list[Remainder]],
+) -> None:
     planner, queue = given_
     if queue:
         assert planner.pack(queue)[0] == planner.pack(queue[:1])[0]

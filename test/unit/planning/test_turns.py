@@ -5,7 +5,9 @@ from sglang_wavepp.planning.turns import Turns, WaveKind
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=200))
-def test_a_ready_kind_waits_for_a_bounded_run_of_the_other(max_run: int, ready: list[tuple[bool, bool]]) -> None:
+def test_a_ready_kind_waits_for_a_bounded_run_of_the_other(
+    max_run: int, ready: list[tuple[bool, bool]]
+) -> None:
     turns = Turns(max_run=max_run)
     waited = {WaveKind.PREFILL: 0, WaveKind.DECODE: 0}
     for prefill, decode in ready:

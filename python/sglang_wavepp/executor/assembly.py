@@ -1,0 +1,322 @@
+"""Puts one rank's executor together from SGLang's scheduler: pools, links, admission, LOOP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from sglang.srt.environ import envs
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.mem_cache.allocation_sizing import get_mamba_tracking_slots
+from sglang.srt.runtime_context import get_exec, get_parallel, mamba_checkpoint_grid
+
+from sglang_wavepp import __version__
+from sglang_wavepp.admission import fits
+from sglang_wavepp.admission.leader import RoundsLeader
+from sglang_wavepp.admission.member import RoundsMember
+from sglang_wavepp.admission.pools import PoolLimits, smallest
+from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
+from sglang_wavepp.cache.radix_tree import RadixTree
+from sglang_wavepp.cache.two_walk import TwoWalkAdmission
+from sglang_wavepp.executor.admission_port import AdmissionPort, FollowingInline, LeadingInline, OffLoop
+from sglang_wavepp.executor.follower import Follower
+from sglang_wavepp.executor.keys import key_of
+from sglang_wavepp.executor.lane import Lane
+from sglang_wavepp.executor.leader import Leader
+from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
+from sglang_wavepp.executor.slots import Ring
+from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.plane.messages import InstallRecord, RankId
+from sglang_wavepp.plane.request_record import record_from, request_from
+from sglang_wavepp.plane.wake import Wake
+from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.planning.static import StaticPlanner
+from sglang_wavepp.rank.admission_thread import AdmissionThread, InlineAdmission
+from sglang_wavepp.rank.handover import Handover
+from sglang_wavepp.rank.heartbeat import Heartbeat
+from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
+from sglang_wavepp.rank.startup import HandshakeInfo, Links, connect
+from sglang_wavepp.settings.flags import WaveSettings
+from sglang_wavepp.settings.of import settings_of
+from sglang_wavepp.telemetry.trace import NullTimeline, Timeline
+
+logger = logging.getLogger(__name__)
+
+ROTATING_SLOTS = 2
+"""Recurrent slots that a request's checkpoints rotate through: the one that the tree keeps and the one being filled."""
+DEATH_GRACE_S = 3.0
+"""How long the launcher has to end the server before a rank ends itself."""
+
+
+@dataclass(slots=True)
+class Executor:
+    """One rank's executor and everything that lives as long as it does."""
+
+    rank: RankId
+    stage: Stage
+    loop: Leader | Follower
+    links: Links
+    thread: AdmissionThread | None
+    heartbeat: Heartbeat
+    _closed: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return isinstance(self.loop, Leader)
+
+    @property
+    def leader(self) -> Leader:
+        """Rank 0's loop.
+
+        Raises:
+            RuntimeError: this isn't rank 0.
+        """
+        if not isinstance(self.loop, Leader):
+            raise RuntimeError(f"{self.rank.name} decides nothing")
+        return self.loop
+
+    def run(self) -> None:
+        """Serve until the server ends."""
+        self.heartbeat.start()
+        if self.thread is not None:
+            self.thread.start()
+        logger.info("WavePP serves on %s", self.rank.name)
+        self.loop.run()
+
+    def installed(self, req: Any) -> None:
+        """A follower has built a request from its record."""
+        self.stage.entries.add(req)
+
+    def batches(self) -> list[Any]:
+        """Every batch with requests that are in flight or decode."""
+        flying = [flight.batch for flight in self.stage.ring.flights()]
+        return flying + [part for lane in self.stage.lanes for part in (lane.batch, *lane.joining)]
+
+    def is_idle(self) -> bool:
+        """Whether nothing is in admission, in flight or decoding, as far as this rank knows."""
+        return self.loop.is_idle()
+
+    def close(self) -> None:
+        """End the threads and close the links; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.heartbeat.stop()
+        if self.thread is not None:
+            self.thread.stop(timeout=5.0)
+        if self.stage.reporter is not None:
+            self.stage.reporter.close()
+        self.links.close()
+        self.stage.timeline.close()
+
+
+def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
+    """Build this rank's executor. All ranks call it together: it contains the start-up handshake.
+
+    Raises:
+        HandshakeError: the ranks don't fit together.
+        ValueError: a setting doesn't fit the model.
+    """
+    settings = settings_of(scheduler.server_args)
+    if settings is None:
+        raise RuntimeError("this server was started without --wavepp")
+    parallel = get_parallel()
+    rank = RankId.of(pp_rank=parallel.pp_rank, tp_rank=parallel.tp_rank, tp_size=parallel.tp_size)
+    cache = scheduler.tree_cache
+    if not isinstance(cache, GuardedRadixCache):
+        raise RuntimeError(f"--wavepp needs its own cache, but this server has {type(cache).__name__}")
+    grid = SpanGrid(page=scheduler.page_size, recurrent=_recurrent_grid(scheduler))
+    limits = pool_limits(scheduler)
+    planner = StaticPlanner(
+        budget=settings.wave_tokens(scheduler.chunked_prefill_size), grid=grid, max_requests=limits.rows
+    )
+    links = connect(_handshake(scheduler, settings, rank, limits, fingerprints), scheduler)
+    everywhere = smallest(links.limits)
+    timeline = NullTimeline() if settings.trace is None else Timeline(Path(settings.trace), rank)
+    fail = Fatal(rank)
+    handover = Handover(wave_wake=Wake(), loop_wake=Wake())
+    admission = TwoWalkAdmission(tree=RadixTree(cache, grid=grid.step), limits=limits)
+    rounds = _rounds(rank, links, admission, handover, everywhere, timeline)
+    thread, port = _drive(rounds, links, handover, settings, rank, fail)
+    stage = Stage(
+        scheduler=scheduler,
+        rank=rank,
+        leases=admission,
+        mutex=cache.mutex,
+        grid=grid,
+        ring=Ring(2 * parallel.pp_size),
+        lanes=[Lane() for _ in range(parallel.pp_size)],
+        activations=links.activations_out,
+        reporter=_reporter(scheduler, links, fail),
+        timeline=timeline,
+        release=handover.capacity_changed,
+        is_last_stage=scheduler.pp_group.is_last_rank,
+    )
+    loop: Leader | Follower
+    if rank.index == 0:
+        loop = Leader(
+            scheduler=scheduler,
+            stage=stage,
+            commands=links.commands_out,
+            results=links.results_in,
+            handover=handover,
+            admission=port,
+            planner=planner,
+            judge=lambda prompt, output: fits.refusal(
+                prompt=prompt, max_new_tokens=output, limits=everywhere
+            ),
+            record=_record,
+            timeouts=envs.SGLANG_REQ_WAITING_TIMEOUT.get() > 0 or envs.SGLANG_REQ_RUNNING_TIMEOUT.get() > 0,
+        )
+    else:
+        loop = Follower(
+            scheduler=scheduler,
+            stage=stage,
+            commands=links.commands_in,
+            activations=links.activations_in,
+            handover=handover,
+            admission=port,
+            install=_installer(scheduler),
+            drop=lambda: bool(scheduler.flush_cache()),
+        )
+    heartbeat = Heartbeat(links=links, rank=rank, timeout=settings.rounds_timeout, on_dead=fail)
+    return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
+
+
+def pool_limits(scheduler: Any) -> PoolLimits:
+    """Sizes of this rank's pools, which are empty now."""
+    rows = scheduler.req_to_token_pool
+    slots: int | None = None
+    each = 0
+    if scheduler.tree_cache.supports_mamba():
+        slots = int(rows.mamba_allocator.available_size())
+        mamba = get_exec().mamba
+        tracking = get_mamba_tracking_slots(
+            extra_buffer=mamba.enable_mamba_extra_buffer,
+            overlap=scheduler.enable_overlap,
+            lazy=mamba.enable_mamba_extra_buffer_lazy,
+        )
+        each = 1 + tracking + ROTATING_SLOTS
+    return PoolLimits(
+        tokens=int(scheduler.token_to_kv_pool_allocator.available_size()),
+        page_size=scheduler.page_size,
+        rows=min(int(rows.available_size()), scheduler.max_running_requests),
+        context=scheduler.model_config.context_len,
+        recurrent_slots=slots,
+        slots_per_request=each,
+    )
+
+
+class Fatal:
+    """Ends the server: says why, asks the launcher to end all processes, and ends this one if it doesn't."""
+
+    def __init__(self, rank: RankId) -> None:
+        self._rank = rank
+        self._once = threading.Lock()
+
+    def __call__(self, reason: BaseException | str) -> None:
+        """End the server. Called from any thread; returns."""
+        if not self._once.acquire(blocking=False):
+            return
+        if isinstance(reason, BaseException):
+            logger.critical("WavePP ends the server: %s failed", self._rank.name, exc_info=reason)
+        else:
+            logger.critical("WavePP ends the server: %s", reason)
+        parent = psutil.Process().parent()
+        if parent is not None:
+            parent.send_signal(signal.SIGQUIT)
+        last_resort = threading.Timer(DEATH_GRACE_S, os._exit, args=(1,))
+        last_resort.daemon = True
+        last_resort.start()
+
+
+def _recurrent_grid(scheduler: Any) -> int:
+    if not scheduler.tree_cache.supports_mamba() or not get_exec().mamba.enable_mamba_extra_buffer:
+        return 1
+    return int(mamba_checkpoint_grid(scheduler.tree_cache.page_size))
+
+
+def _handshake(
+    scheduler: Any, settings: WaveSettings, rank: RankId, limits: PoolLimits, fingerprints: Mapping[str, str]
+) -> HandshakeInfo:
+    components = ("FULL", "MAMBA") if scheduler.tree_cache.supports_mamba() else ("FULL",)
+    return HandshakeInfo(
+        rank=rank,
+        version=__version__,
+        settings=settings.as_flags(),
+        page_size=scheduler.page_size,
+        components=components,
+        hook_fingerprints=dict(fingerprints),
+        limits=limits,
+    )
+
+
+def _rounds(
+    rank: RankId,
+    links: Links,
+    admission: TwoWalkAdmission,
+    handover: Handover,
+    everywhere: PoolLimits,
+    timeline: Timeline,
+) -> LeadingRounds | FollowingRounds:
+    member = RoundsMember(rank=rank.index, cache=admission)
+    if rank.index:
+        return FollowingRounds(member=member, sender=links.rounds, handover=handover, timeline=timeline)
+    ranks = len(links.limits)
+    return LeadingRounds(
+        leader=RoundsLeader(ranks=ranks, max_batch=everywhere.rows),
+        member=member,
+        sender=links.rounds,
+        handover=handover,
+        ranks=ranks,
+        free_rows=lambda: admission.free_rows,
+        timeline=timeline,
+    )
+
+
+def _drive(
+    rounds: LeadingRounds | FollowingRounds,
+    links: Links,
+    handover: Handover,
+    settings: WaveSettings,
+    rank: RankId,
+    fail: Fatal,
+) -> tuple[AdmissionThread | None, AdmissionPort]:
+    if settings.admission != "inline":
+        thread = AdmissionThread(rounds=rounds, link=links.rounds, handover=handover, on_failure=fail)
+        return thread, OffLoop()
+    inline = InlineAdmission(rounds=rounds, link=links.rounds, timeout=settings.rounds_timeout)
+    return None, FollowingInline(inline) if rank.index else LeadingInline(inline)
+
+
+def _reporter(scheduler: Any, links: Links, fail: Fatal) -> Reporter | None:
+    if links.results_out is None:
+        return None
+    if str(scheduler.device).startswith("cpu"):
+        return InlineReporter(links.results_out)
+    return ThreadedReporter(links.results_out, fail)
+
+
+def _record(req: Req) -> InstallRecord:
+    record = record_from(req.wavepp_source, req)
+    return msgspec.structs.replace(record, rid=key_of(req))
+
+
+def _installer(scheduler: Any) -> Callable[[InstallRecord], None]:
+    def install(record: InstallRecord) -> None:
+        scheduler.handle_generate_request(request_from(record))
+        manager = scheduler.grammar_manager
+        while manager.has_waiting_grammars():
+            for req in manager.get_ready_grammar_requests():
+                scheduler._add_request_to_queue(req)
+
+    return install

@@ -1,0 +1,65 @@
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sglang_wavepp.executor.bookings import Bookings, Phase
+from sglang_wavepp.executor.keys import give_key, make_key
+from sglang_wavepp.planning.static import PlannedSpan
+
+
+@dataclass
+class FakeReq:
+    rid: str
+    origin_input_ids: list[int] = field(default_factory=lambda: [0] * 100)
+
+
+def arrive(bookings: Bookings, arrival: int, rid: str) -> Any:
+    req = FakeReq(rid)
+    give_key(req, make_key(arrival, rid))
+    return bookings.arrive(req)
+
+
+def test_spans_are_planned_in_the_order_of_admission_and_advance_only_by_launches() -> None:
+    bookings = Bookings()
+    a, b = arrive(bookings, 1, "a"), arrive(bookings, 2, "b")
+    assert not bookings.has_unplanned()
+    bookings.admit(a.key, 40)
+    bookings.admit(b.key, 0)
+    assert [(r.rid, r.start, r.prompt) for r in bookings.remainders()] == [("1:a", 40, 100), ("2:b", 0, 100)]
+    bookings.launched(PlannedSpan("1:a", 40, 60))
+    assert a.planned and a.in_flight == 1
+    assert [r.rid for r in bookings.remainders()] == ["2:b"]
+
+
+def test_a_span_that_leaves_a_gap_is_an_error() -> None:
+    bookings = Bookings()
+    a = arrive(bookings, 1, "a")
+    bookings.admit(a.key, 0)
+    with pytest.raises(RuntimeError, match="starts at 10"):
+        bookings.launched(PlannedSpan(a.key, 10, 5))
+
+
+def test_the_same_client_id_may_come_twice() -> None:
+    bookings = Bookings()
+    first, second = arrive(bookings, 1, "same"), arrive(bookings, 2, "same")
+    assert {b.key for b in bookings.matching("same", everything=False)} == {first.key, second.key}
+    bookings.end(first.key)
+    assert bookings.get(second.key) is second and bookings.get(first.key) is None
+
+
+def test_aborts_match_ids_by_prefix_or_all() -> None:
+    bookings = Bookings()
+    for number, rid in enumerate(("job-1", "job-2", "other")):
+        arrive(bookings, number, rid)
+    assert [b.req.rid for b in bookings.matching("job", everything=False)] == ["job-1", "job-2"]
+    assert len(bookings.matching("", everything=True)) == 3
+
+
+def test_an_aborted_request_gets_no_more_spans() -> None:
+    bookings = Bookings()
+    a = arrive(bookings, 1, "a")
+    bookings.admit(a.key, 0)
+    assert a.phase is Phase.PREFILL
+    bookings.stop_planning(a.key)
+    assert not bookings.has_unplanned() and len(bookings) == 1
