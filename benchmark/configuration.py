@@ -15,6 +15,8 @@ class ServerConfig:
     """A server on the CPU reference platform. Sizes in tokens.
 
     Attributes:
+        wave_tokens: the token budget of a wave where it is not ``chunk`` (WavePP only, which takes any number; stock
+            SGLang wants a multiple of the page).
         radix: False turns the prefix cache off, so that every answer is computed from the first token on.
         recurrent_slots: recurrent states that a rank holds (hybrid models only).
         trace: record a WavePP timeline (WavePP only).
@@ -28,6 +30,7 @@ class ServerConfig:
     wavepp: bool = False
     chunk: int = 256
     page: int = 64
+    wave_tokens: int | None = None
     pool: int = 65_536
     running: int = 16
     recurrent_slots: int = 96
@@ -37,17 +40,29 @@ class ServerConfig:
     environment: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.trace and not self.wavepp:
-            raise ValueError("only a WavePP server records a timeline")
+        if (self.trace or self.wave_tokens is not None) and not self.wavepp:
+            raise ValueError("timeline and wave tokens belong to a WavePP server")
 
     @property
     def name(self) -> str:
         """A short file name, such as ``wavepp-hybrid-pp2-chunk256-page64``."""
         parts = ["wavepp" if self.wavepp else "stock", self.model.value, f"pp{self.pp}"]
         parts += [f"tp{self.tp}"] if self.tp > 1 else []
-        parts += [f"chunk{self.chunk}", f"page{self.page}"]
+        parts += [f"chunk{self.wave_tokens or self.chunk}", f"page{self.page}"]
         parts += [] if self.radix else ["cold"]
         return "-".join(parts)
+
+    @property
+    def wave_budget(self) -> int:
+        """Tokens that one wave may carry."""
+        return self.wave_tokens or self.chunk
+
+    def stock(self) -> ServerConfig:
+        """The same server without WavePP."""
+        options = self.options
+        if any(word.startswith("--wavepp") for word in options):
+            raise ValueError(f"{options} holds options that only WavePP knows")
+        return replace(self, wavepp=False, trace=False, wave_tokens=None)
 
     def with_(self, **changes: Any) -> ServerConfig:
         """A copy with some fields changed."""
@@ -84,6 +99,7 @@ class ServerConfig:
             words += ["--disable-radix-cache"]
         if self.wavepp:
             words += ["--wavepp"]
+            words += [] if self.wave_tokens is None else ["--wavepp-max-wave-tokens", str(self.wave_tokens)]
         if trace_folder is not None:
             words += ["--wavepp-trace", str(trace_folder)]
         return words + list(self.options)

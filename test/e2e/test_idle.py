@@ -36,7 +36,7 @@ def test_processor_time(server: Server) -> None:
 
 @pytest.mark.full
 def test_memory_of_a_rank(pool: ServerPool) -> None:
-    ours, stock = (_rank_memory(pool, config) for config in (HYBRID, HYBRID.with_(wavepp=False, trace=False)))
+    ours, stock = (_rank_memory(pool, config) for config in (HYBRID, HYBRID.stock()))
     for rank, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
         assert mine <= 1.1 * theirs, f"rank {rank}: {mine / 2**20:.0f} MiB, stock {theirs / 2**20:.0f} MiB"
 

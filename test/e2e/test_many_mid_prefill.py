@@ -42,7 +42,7 @@ def test_waves_carry_several_requests(server: Server, config: ServerConfig, refe
         ]
         assert shared, f"no wave of {rank.header.name} carries two of the requests"
         assert all(
-            sum(span.length for span in wave.spans) <= config.chunk
+            sum(span.length for span in wave.spans) <= config.wave_budget
             for wave in rank.waves()
             if not wave.decode
         )
@@ -60,7 +60,7 @@ def test_waves_carry_several_requests(server: Server, config: ServerConfig, refe
 @pytest.mark.full
 def test_short_prompt_beside_stock(pool: ServerPool, record_property: pytest.RecordProperty) -> None:  # type: ignore[name-defined]
     seconds = {}
-    for name, config in (("stock", HYBRID.with_(wavepp=False, trace=False)), ("wavepp", HYBRID)):
+    for name, config in (("stock", HYBRID.stock()), ("wavepp", HYBRID)):
         with pool.private(config) as server:
             _ask_together(server, PROMPTS, "warm-")
             times = []

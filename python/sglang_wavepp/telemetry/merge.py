@@ -13,13 +13,20 @@ from sglang_wavepp.telemetry.picture import picture
 from sglang_wavepp.telemetry.reading import TraceError, read_folder
 
 
-def merge(directory: Path, title: str = "WavePP timeline") -> tuple[Path, Path]:
+def merge(
+    directory: Path, title: str = "WavePP timeline", *, window_ns: tuple[int, int] | None = None
+) -> tuple[Path, Path]:
     """Write both files into the trace folder and return their paths (JSON, HTML).
+
+    Args:
+        window_ns: only events that lie within these two times (of the trace's clock) are taken.
 
     Raises:
         TraceError: the folder holds no trace of this format.
     """
     ranks = read_folder(directory)
+    if window_ns is not None:
+        ranks = tuple(rank.between(*window_ns) for rank in ranks)
     trace_path, html_path = directory / "trace.json", directory / "timeline.html"
     trace_path.write_bytes(msgspec.json.encode(chrome_trace(ranks)))
     html_path.write_text(picture(ranks, title), encoding="utf-8")

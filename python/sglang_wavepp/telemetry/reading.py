@@ -61,6 +61,11 @@ class RankTrace:
     header: Header
     events: tuple[Event, ...]
 
+    def between(self, start_ns: int, end_ns: int) -> RankTrace:
+        """The events that began at ``start_ns`` or later and ended by ``end_ns``."""
+        kept = (event for event in self.events if start_ns <= event.ts and event.ts + event.dur <= end_ns)
+        return RankTrace(self.header, tuple(kept))
+
     def waves(self) -> tuple[Wave, ...]:
         """The forwards of this rank, in order."""
         return tuple(_wave(event) for event in self.events if event.track == WAVES and event.ph == "X")

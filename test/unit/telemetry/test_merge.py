@@ -120,6 +120,13 @@ def test_an_empty_trace_gives_a_page(tmp_path: Path) -> None:
     assert html_path.stat().st_size > 10_000
 
 
+def test_a_window_leaves_out_what_lies_outside(tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    trace_path, _ = merge(tmp_path, window_ns=(5_000_000, 8_000_000))
+    events = [e for e in json.loads(trace_path.read_text())["traceEvents"] if e["ph"] != "M"]
+    assert [(e["pid"], e["name"]) for e in events] == [(0, "wave 0"), (1, "wave 0"), (0, "decode 1")]
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_trace(tmp_path)
     assert main([str(tmp_path)]) == 0
