@@ -26,7 +26,7 @@ test: env ## Everything a change must pass: lint, types, unit, model and fast en
 	@$(PYTEST) -q test/unit test/model test/e2e -m "not full"
 
 test-unit: env ## Unit tests (within a minute)
-	@$(PYTEST) -q test/unit
+	@$(PYTEST) -q test/unit -m "not slow"
 
 test-model: env ## State-machine and property tests
 	@$(PYTEST) -q test/model

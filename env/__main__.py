@@ -6,8 +6,7 @@ import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - this is the message for an older Python
     sys.exit(
-        "error: Python 3.10 or newer is needed, this is %d.%d; set PYTHON=/path/to/python3"
-        % sys.version_info[:2]
+        f"error: Python 3.10 or newer is needed, not {sys.version.split()[0]}; set PYTHON=/path/to/python3"
     )
 
 from pathlib import Path

@@ -16,7 +16,7 @@ def main() -> int:
         rows.append(
             (
                 finding.status,
-                patch.needed_by.value,
+                patch.needed_by.label,
                 patch.kind.value,
                 patch.target if patch.source is None else f"{patch.target} (watches {patch.source})",
                 patch.fingerprint,

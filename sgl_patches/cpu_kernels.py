@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl_patches import applied
+from sgl_patches import applied, scheduler
 from sgl_patches.patch import Kind, NeededBy, Patch
 
 _CONVOLUTION = "sglang.kernels.ops.mamba.causal_conv1d_triton"
@@ -58,6 +58,102 @@ PATCHES = (
         needed_by=NeededBy.CPU,
     ),
     Patch(
+        target="sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply",
+        kind=Kind.REPLACE,
+        why="products with one rounding, so that no bit depends on how many rows share a batch",
+        breaks_without="outputs depend on the batch, the chunk size and the number of stages",
+        fingerprint="11e7b198f20939f4",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.linear.ColumnParallelBatchedLinear.forward",
+        kind=Kind.REPLACE,
+        why="products with one rounding, so that no bit depends on how many rows share a batch",
+        breaks_without="outputs depend on the batch, the chunk size and the number of stages",
+        fingerprint="bfffc71205c06b65",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
+        kind=Kind.AROUND,
+        why="logits with one rounding, so that no bit depends on how many rows share a batch",
+        breaks_without="two requests in one batch can change each other's tokens",
+        fingerprint="f7a52e9807998d90",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.models.kimi_linear.KimiLinearForCausalLM.post_load_weights",
+        kind=Kind.AFTER,
+        why="prepares the absorbed weights of latent attention for exact products",
+        breaks_without="latent attention rounds its products in an order that depends on the batch",
+        fingerprint="c2c0dc8506dba4bc",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.models.qwen3.Qwen3ForCausalLM.load_weights",
+        kind=Kind.AFTER,
+        why="drops exact copies of weights when the weights are loaded anew",
+        breaks_without="a weight update is not seen by exact products",
+        fingerprint="498eab97c4a5f236",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.moe.fused_moe_native.moe_forward_native",
+        kind=Kind.REPLACE,
+        why="expert products with one rounding, so that no bit depends on which tokens share an expert",
+        breaks_without="outputs of a mixture of experts depend on the batch",
+        fingerprint="86301960433aa08d",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.moe.topk.biased_grouped_topk_impl",
+        kind=Kind.AROUND,
+        why="routing scores with one rounding, so that a token goes to the same experts in every batch",
+        breaks_without="a token may be routed to other experts in another batch",
+        fingerprint="8136715c1fe00455",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_extend",
+        kind=Kind.AROUND,
+        why="attention of the rows of a span only; the original pads every span to its whole context",
+        breaks_without="the time of a prompt grows with the cube of its length, and its bits depend on the chunks",
+        fingerprint="7c9c38ebaab41d35",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_decode",
+        kind=Kind.AROUND,
+        why="decode attention whose bits equal those of prefill attention",
+        breaks_without="a decoded token and the same token in a prompt give different states",
+        fingerprint="acddc0bbb614cf2f",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.layers.attention.hybrid_linear_attn_backend.MambaAttnBackendBase._track_mamba_state_extend",
+        kind=Kind.AROUND,
+        why="records snapshots in the precision of the recurrence",
+        breaks_without="a prefix hit restores a rounded state",
+        fingerprint="8ed12d675789e1dc",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.srt.configs.mamba_utils.mamba2_state_dtype",
+        kind=Kind.AROUND,
+        why="keeps recurrent states in the precision of the recurrence",
+        breaks_without="states are rounded where a span ends, so outputs depend on the chunks",
+        fingerprint="b3c3854a4210be34",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
+        target="sglang.kernels.fused_op.BaseFusedOp.register_oot_forward",
+        kind=Kind.REGISTER,
+        why="names row-wise norms and activations for this platform",
+        breaks_without="a norm's last bits depend on how many rows share a batch",
+        fingerprint="b0346e8dfebf7d02",
+        needed_by=NeededBy.CPU,
+    ),
+    Patch(
         target="sglang.srt.models.deepseek_common.attention_backend_handler.AttentionBackendRegistry.register",
         kind=Kind.REGISTER,
         why="names the absorbed form of MLA for the torch_native backend, which SGLang's table does not list",
@@ -85,11 +181,12 @@ def is_active() -> bool:
 
 
 def install() -> None:
-    """Install the replacements and the start by fork, and count them among the hooks that must be in place."""
+    """Register the replacements and the start by fork; the check in every scheduler covers the replacements."""
     from sglang_wavepp.cpu import fork, hooks
 
     hooks.install()
-    for target, replacement in hooks.kernel_replacements().items():
-        applied.expect(target, replacement)
+    for entry in hooks.kernel_hooks():
+        applied.expect(entry.target, entry.hook)
+    scheduler.install_check()
     # Hooks of WavePP's own are in place before that: they are installed when the launcher checks its arguments.
     fork.install(before_fork=applied.apply)

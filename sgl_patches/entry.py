@@ -31,6 +31,8 @@ from sglang_wavepp.settings.flags import from_env
 
 logger = logging.getLogger(__name__)
 
+_asked_for_scheduler = False
+
 
 def register() -> None:
     """Entry point of the plugin: called once by ``load_plugins`` in every process.
@@ -40,13 +42,14 @@ def register() -> None:
     unknown argument. Ends the process when the CPU platform's or the environment's request cannot be met.
     """
     on_cpu = cpu_kernels.is_active()
-    try:
-        ledger.verify(NeededBy.ALWAYS)
-    except LedgerError as moved:
-        if on_cpu:
-            launch.stop(str(moved))
-        logger.error("WavePP is not available: %s", moved)
-        return
+    with launch.errors_as_one_line(only_if=on_cpu or _asked_for_scheduler):
+        try:
+            ledger.verify(NeededBy.ALWAYS)
+        except LedgerError as moved:
+            if on_cpu or _asked_for_scheduler:
+                raise
+            logger.error("WavePP is not available: %s", moved)
+            return
     server_args.install_flags()
     engine.install_flags()
     with launch.errors_as_one_line():
@@ -55,25 +58,30 @@ def register() -> None:
             cpu_kernels.install()
         if from_env() is not None:
             server_args.install_launcher()
-        if on_cpu:
-            applied.apply()
-            _require_in_place()
+        if _asked_for_scheduler:
+            _register_in_scheduler()
 
 
 def install_in_launcher() -> None:
     """Hook a process that starts a WavePP server. Raises ``LedgerError`` when it cannot."""
-    ledger.verify(NeededBy.ALWAYS, NeededBy.WAVEPP)
+    ledger.verify(NeededBy.ALWAYS | NeededBy.WAVEPP)
     server_args.install_launcher()
     applied.apply()
-    _require_in_place()
+    require_in_place()
 
 
 def install_in_scheduler() -> None:
-    """Hook a process that runs, or is about to fork, a WavePP scheduler. Raises ``LedgerError`` when it cannot."""
-    ledger.verify(NeededBy.WAVEPP)
-    scheduler.install()
-    schedule_batch.install()
-    radix_cache.install()
+    """Hook a process that runs, or is about to fork, a WavePP scheduler. Raises ``LedgerError`` when it cannot.
+
+    All plugins are loaded first, so that hooks of several plugins on one target are applied together: SGLang's
+    registry skips a target that it has hooked before.
+    """
+    from sglang.srt.plugins import load_plugins
+
+    global _asked_for_scheduler
+    _asked_for_scheduler = True
+    load_plugins()
+    _register_in_scheduler()
     applied.apply()
     require_hooks()
 
@@ -84,16 +92,24 @@ def require_hooks() -> None:
         raise LedgerError(
             "--wavepp was asked for, but this process runs SGLang's own scheduler: no hook was installed"
         )
-    _require_in_place()
+    require_in_place()
     if not radix_cache.is_registered():
         raise LedgerError(
             f"the radix cache backend {radix_cache.BACKEND!r} is not registered in this process"
         )
 
 
-def _require_in_place() -> None:
+def require_in_place() -> None:
+    """Refuse to go on when a hook that this process asked for is not in place. Raises ``LedgerError``."""
     missing = applied.missing()
     if missing:
         raise LedgerError(
             f"hook not in place: {', '.join(missing)}; see the log for why SGLang did not apply it"
         )
+
+
+def _register_in_scheduler() -> None:
+    ledger.verify(NeededBy.WAVEPP)
+    scheduler.install()
+    schedule_batch.install()
+    radix_cache.install()

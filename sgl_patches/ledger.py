@@ -46,13 +46,13 @@ def compare(patches: Iterable[Patch] = LEDGER) -> list[Finding]:
     return [Finding(patch, _installed(patch)) for patch in patches]
 
 
-def verify(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> None:
+def verify(needed_by: NeededBy, *, patches: Iterable[Patch] = LEDGER) -> None:
     """Refuse an SGLang that differs from the one that the hooks were written against.
 
     Checks the entries that any of `needed_by` applies. Raises ``LedgerError`` with one line that names every
     target that moved or is missing.
     """
-    wrong = [f for f in compare(p for p in patches if p.needed_by in needed_by) if f.status != "ok"]
+    wrong = [f for f in compare(p for p in patches if p.needed_by & needed_by) if f.status != "ok"]
     if wrong:
         names = ", ".join(f"{f.patch.covered} {f.status}" for f in wrong)
         raise LedgerError(
@@ -61,13 +61,13 @@ def verify(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> None:
         )
 
 
-def fingerprints(*needed_by: NeededBy, patches: Iterable[Patch] = LEDGER) -> dict[str, str]:
+def fingerprints(needed_by: NeededBy, *, patches: Iterable[Patch] = LEDGER) -> dict[str, str]:
     """Fingerprint of the installed source by target, of the entries that any of `needed_by` applies.
 
     Ranks compare them at start-up: equal on two ranks exactly when both hook the same sources.
     """
     return {
-        f.patch.target: f.found or "missing" for f in compare(p for p in patches if p.needed_by in needed_by)
+        f.patch.target: f.found or "missing" for f in compare(p for p in patches if p.needed_by & needed_by)
     }
 
 

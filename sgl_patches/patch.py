@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag, auto
 
 
-class NeededBy(Enum):
+class NeededBy(Flag):
     """Which processes apply a hook."""
 
-    ALWAYS = "always"
+    ALWAYS = auto()
     """Every process: parsing of arguments only."""
-    WAVEPP = "wavepp"
+    WAVEPP = auto()
     """Processes of a server that was started with ``--wavepp``."""
-    CPU = "cpu"
+    CPU = auto()
     """Processes on the CPU reference platform, with or without ``--wavepp``."""
+
+    @property
+    def label(self) -> str:
+        """Lower-case names, joined by commas."""
+        return ",".join(member.name.lower() for member in NeededBy if member in self and member.name)
 
 
 class Kind(Enum):

@@ -33,10 +33,10 @@ PATCHES = (
 
 def install() -> None:
     """Hook requests and batches of this process."""
-    from sglang_wavepp.cache.snapshot_guard import guard_tracking
+    from sglang_wavepp.cache.snapshot_guard import drop_off_page_snapshot
 
     applied.add(MAX_PREFIX, _bounded_prefix, "around")
-    applied.add(TRACKING, guard_tracking, "around")
+    applied.add(TRACKING, drop_off_page_snapshot, "around")
 
 
 def _bounded_prefix(original: Callable[..., int], req: Any, input_len: int) -> int:

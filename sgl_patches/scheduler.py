@@ -44,7 +44,7 @@ PATCHES = (
         "that nobody replaced the scheduler again",
         breaks_without="a scheduler process whose hooks were lost serves as stock SGLang, and the ranks disagree",
         fingerprint="38481d499e912e45",
-        needed_by=NeededBy.WAVEPP,
+        needed_by=NeededBy.WAVEPP | NeededBy.CPU,
     ),
     _override(
         "event_loop_pp",
@@ -137,17 +137,25 @@ def install() -> None:
         fingerprints=ledger.fingerprints(NeededBy.WAVEPP),
     )
     applied.add(SCHEDULER, wave_scheduler, "replace")
+    install_check()
+
+
+def install_check() -> None:
+    """Have every scheduler process look at its hooks before it builds anything."""
     applied.add(CONFIGURE, _configure_scheduler_process, "before")
 
 
 def _configure_scheduler_process(server_args: Any, *_: Any, **__: Any) -> None:
-    """Runs in a scheduler process before anything is built. Ends the process when something is wrong."""
+    """Runs in a scheduler process after all plugins. Ends the process when a hook is missing or one too many."""
     from sgl_patches import entry
 
     with launch.errors_as_one_line():
-        entry.require_hooks()
-    if settings_of(server_args) is None:
-        launch.stop(
-            "this process has started a server with --wavepp before, and its children inherit WavePP's scheduler; "
-            "start a server without --wavepp from a new process"
-        )
+        if settings_of(server_args) is not None:
+            entry.require_hooks()
+        elif SCHEDULER in applied.targets():
+            launch.stop(
+                "this process has started a server with --wavepp before, and its children inherit WavePP's scheduler; "
+                "start a server without --wavepp from a new process"
+            )
+        else:
+            entry.require_in_place()

@@ -1,0 +1,140 @@
+"""What the hooks do to whole processes: nothing without --wavepp, everything or a refusal with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sgl_patches import engine
+from sgl_patches.ledger import LEDGER
+from sgl_patches.patch import Kind, NeededBy
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).with_name("process_arms.py")
+FLAGS = {
+    "sglang.srt.server_args.ServerArgs.add_cli_args",
+    "sglang.srt.server_args.ServerArgs.from_cli_args",
+    "sglang.srt.entrypoints.engine.Engine.server_args_class",
+}
+MAX_PREFIX = "sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len"
+
+
+@pytest.fixture(scope="module")
+def arms() -> dict[str, Any]:
+    """Results of all arms. SGLang is imported once for all of them, in a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SGLANG_")}
+    inherited["SGLANG_PLUGINS"] = "wavepp"  # SGLang's own dependencies bring plugins that hook it, too
+    finished = subprocess.run(
+        [sys.executable, str(PROGRAM)],
+        env=inherited,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return found
+
+
+def test_stock_differs_in_argument_parsing_only(arms: dict[str, Any]) -> None:
+    assert set(arms["stock"]["changed"]) == FLAGS
+    assert set(arms["stock"]["targets"]) == FLAGS
+    assert arms["stock"]["missing"] == []
+
+
+def test_the_ledger_names_what_parses_arguments() -> None:
+    assert {p.target for p in LEDGER if p.needed_by is NeededBy.ALWAYS} == FLAGS
+
+
+def test_another_release_is_left_alone(arms: dict[str, Any]) -> None:
+    assert arms["stock_with_another_release"]["changed"] == []
+
+
+def test_cpu_platform_changes_its_kernels_and_nothing_else(arms: dict[str, Any]) -> None:
+    targets = {p.target for p in LEDGER if p.needed_by & NeededBy.CPU and p.kind is not Kind.REGISTER}
+    names = {target.rsplit(".", 1)[1] for target in targets}
+    changed = set(arms["cpu"]["changed"])
+    # A replaced function is replaced in the modules that imported it by name, too.
+    unexpected = {place for place in changed - FLAGS if place.rsplit(".", 1)[1] not in names}
+    assert unexpected == set(), "changed and not in the ledger"
+    hooked = set(arms["cpu"]["targets"]) - FLAGS
+    start = {p.target for p in engine.PATCHES if p.needed_by & NeededBy.CPU}
+    assert hooked | start == {t for t in targets if t.startswith("sglang.")}, (
+        "the ledger and the hooks differ"
+    )
+    assert start <= changed
+    assert arms["cpu"]["missing"] == []
+
+
+def test_launcher_is_prepared(arms: dict[str, Any]) -> None:
+    launcher = arms["launcher"]
+    assert launcher["settings"]
+    assert launcher["depth"] == 2, "a ring of 2 x pp-size slots"
+    assert launcher["backend"] == ["wavepp", True]
+    assert launcher["overlap"] == "1"
+    assert launcher["subclass"]
+    assert launcher["missing"] == []
+    assert launcher["server_info"]["wavepp"] is True
+    assert launcher["server_info"]["wavepp_admission"] == "two-walk"
+
+
+def test_agreed_endpoint_bounds_the_prefix(arms: dict[str, Any]) -> None:
+    hooked, bounds = arms["launcher"]["prefix"]
+    assert hooked
+    assert bounds == [99, 64, 99], "without an endpoint, below the natural bound, above it"
+
+
+def test_every_override_of_the_scheduler_is_in_the_ledger(arms: dict[str, Any]) -> None:
+    listed = {p.target.rsplit(".", 1)[1] for p in LEDGER if p.kind is Kind.OVERRIDE}
+    overridden = {name for name in arms["launcher"]["overridden"] if not name.startswith("__")}
+    assert overridden == listed
+
+
+def test_spawned_child_installs_everything_while_it_unpickles(arms: dict[str, Any]) -> None:
+    assert arms["spawned_child"]["trace"] == "t.json"
+    assert arms["spawned_child"]["hooked"]
+
+
+def test_a_copy_in_the_launcher_installs_nothing(arms: dict[str, Any]) -> None:
+    assert arms["copied_in_the_launcher"]["hooked"] is False
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ("spawned_child_of_a_moved_release", f"{MAX_PREFIX} changed"),
+        ("hook_was_lost", f"hook not in place: {MAX_PREFIX};"),
+        ("scheduler_was_replaced_again", "hook not in place: sglang.srt.managers.scheduler.Scheduler;"),
+        ("hook_does_not_apply", "hook not in place: sglang.srt.server_args.ServerArgs."),
+        ("stock_server_after_a_wavepp_server", "start a server without --wavepp from a new process"),
+        ("refused_after_resolution", "--wavepp cannot be combined with --disable-radix-cache: "),
+    ],
+)
+def test_process_ends_with_one_line(arms: dict[str, Any], arm: str, said: str) -> None:
+    assert arms[arm].get("exit") == 2, arms[arm]
+    (line,) = [line for line in arms[arm]["stderr"].splitlines() if line.startswith("error: ")]
+    assert said in line
+    assert "Traceback" not in arms[arm]["stderr"]
+
+
+def test_scheduler_without_hooks_refuses(arms: dict[str, Any]) -> None:
+    assert "this process runs SGLang's own scheduler" in arms["scheduler_without_any_hook"]["error"]
+
+
+def test_engine_takes_keywords(arms: dict[str, Any]) -> None:
+    off, tokens, refusal = arms["engine_keywords"]
+    assert off
+    assert tokens == 96
+    assert refusal == "--wavepp-planner mpu follows in a later release; use static"
+
+
+def test_environment_reaches_arguments_built_before_plugins(arms: dict[str, Any]) -> None:
+    assert arms["environment_only"] == [3, 2, "wavepp"]
