@@ -52,7 +52,7 @@ GUARDED: Final = (
 """Methods that touch the tree. They nest, so the lock is reentrant; none of them waits for another rank."""
 
 
-class GuardedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
+class GuardedRadixCache(UnifiedRadixCache):
     """`UnifiedRadixCache` whose methods in `GUARDED` hold `mutex`."""
 
     mutex: threading.RLock

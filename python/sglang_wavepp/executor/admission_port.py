@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ class AdmissionPort(Protocol):
     def sources(self) -> list[Any]:
         """Sockets and descriptors that wake the LOOP on admission's behalf."""
 
-    def patience_ms(self) -> float | None:
+    def patience_ms(self) -> int | None:
         """How long the LOOP may sleep at most before it calls `serve` again, None for ever."""
 
     def serve(self) -> bool:
@@ -28,7 +29,7 @@ class OffLoop:
         """None."""
         return []
 
-    def patience_ms(self) -> float | None:
+    def patience_ms(self) -> int | None:
         """For ever."""
         return None
 
@@ -47,10 +48,10 @@ class LeadingInline:
         """None: votes are awaited where the round is run."""
         return []
 
-    def patience_ms(self) -> float | None:
+    def patience_ms(self) -> int | None:
         """Until the next round is due."""
         due = self._admission.next_due(time.monotonic())
-        return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
+        return None if due is None else max(0, math.ceil((due - time.monotonic()) * 1000))
 
     def serve(self) -> bool:
         """Run a round to its end, if one is due."""
@@ -67,7 +68,7 @@ class FollowingInline:
         """The rounds link."""
         return [self._admission.socket]
 
-    def patience_ms(self) -> float | None:
+    def patience_ms(self) -> int | None:
         """For ever: rank 0 opens the rounds."""
         return None
 

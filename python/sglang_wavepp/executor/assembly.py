@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
+import sglang
+import torch
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.allocation_sizing import get_mamba_tracking_slots
@@ -39,16 +41,18 @@ from sglang_wavepp.plane.request_record import record_from, request_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.static import StaticPlanner
-from sglang_wavepp.rank.admission_thread import AdmissionThread, InlineAdmission
+from sglang_wavepp.rank.admission_thread import AdmissionThread, InlineAdmission, LeaderLink, MemberLink
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.heartbeat import Heartbeat
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
-from sglang_wavepp.rank.startup import HandshakeInfo, Links, connect
+from sglang_wavepp.rank.startup import DeviceGroup, HandshakeInfo, Links, PoolSizes, connect
 from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.settings.of import settings_of
 from sglang_wavepp.telemetry.trace import NullTimeline, Timeline
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ROTATING_SLOTS = 2
 """Recurrent slots that a request's checkpoints rotate through: the one that the tree keeps and the one being filled."""
@@ -110,7 +114,7 @@ class Executor:
         if self._closed:
             return
         self._closed = True
-        self.heartbeat.stop()
+        self.heartbeat.close()
         if self.thread is not None:
             self.thread.stop(timeout=5.0)
         if self.stage.reporter is not None:
@@ -139,8 +143,13 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     planner = StaticPlanner(
         budget=settings.wave_tokens(scheduler.chunked_prefill_size), grid=grid, max_requests=limits.rows
     )
-    links = connect(_handshake(scheduler, settings, rank, limits, fingerprints), scheduler)
-    everywhere = smallest(links.limits)
+    links = connect(
+        _handshake(scheduler, settings, rank, limits, fingerprints),
+        group=scheduler.world_group.cpu_group,
+        dist_init_addr=scheduler.server_args.dist_init_addr,
+        device_group=_device_group(scheduler),
+    )
+    everywhere = smallest(_limits_of(info, like=limits) for info in links.infos)
     timeline = NullTimeline() if settings.trace is None else Timeline(Path(settings.trace), rank)
     fail = Fatal(rank)
     handover = Handover(wave_wake=Wake(), loop_wake=Wake())
@@ -155,7 +164,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         grid=grid,
         ring=Ring(2 * parallel.pp_size),
         lanes=[Lane() for _ in range(parallel.pp_size)],
-        activations=links.activations_out,
+        activations=links.activation_sender,
         reporter=_reporter(scheduler, links, fail),
         timeline=timeline,
         release=handover.capacity_changed,
@@ -166,8 +175,8 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         loop = Leader(
             scheduler=scheduler,
             stage=stage,
-            commands=links.commands_out,
-            results=links.results_in,
+            commands=_present(links.command_leader),
+            results=_present(links.result_receiver),
             handover=handover,
             admission=port,
             planner=planner,
@@ -181,14 +190,15 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         loop = Follower(
             scheduler=scheduler,
             stage=stage,
-            commands=links.commands_in,
-            activations=links.activations_in,
+            commands=_present(links.command_member),
+            activations=links.activation_receiver,
             handover=handover,
             admission=port,
             install=_installer(scheduler),
             drop=lambda: bool(scheduler.flush_cache()),
         )
-    heartbeat = Heartbeat(links=links, rank=rank, timeout=settings.rounds_timeout, on_dead=fail)
+    beat: Hub | Spoke = _present(links.heartbeat)
+    heartbeat = Heartbeat(beat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
     return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
 
 
@@ -248,16 +258,43 @@ def _recurrent_grid(scheduler: Any) -> int:
 def _handshake(
     scheduler: Any, settings: WaveSettings, rank: RankId, limits: PoolLimits, fingerprints: Mapping[str, str]
 ) -> HandshakeInfo:
+    parallel = get_parallel()
     components = ("FULL", "MAMBA") if scheduler.tree_cache.supports_mamba() else ("FULL",)
     return HandshakeInfo(
         rank=rank,
+        pp_size=parallel.pp_size,
+        tp_size=parallel.tp_size,
         version=__version__,
+        sglang_version=sglang.__version__,
         settings=settings.as_flags(),
         page_size=scheduler.page_size,
         components=components,
         hook_fingerprints=dict(fingerprints),
-        limits=limits,
+        pools=PoolSizes(tokens=limits.tokens, recurrent_slots=limits.recurrent_slots or 0, rows=limits.rows),
     )
+
+
+def _device_group(scheduler: Any) -> DeviceGroup | None:
+    """How activations travel from device to device, None when they lie on the CPU."""
+    device = torch.device(scheduler.device)
+    if device.type == "cpu":
+        return None
+    return DeviceGroup(
+        group=scheduler.pp_group.device_group, device=device, forward_stream=scheduler.forward_stream
+    )
+
+
+def _limits_of(info: HandshakeInfo, *, like: PoolLimits) -> PoolLimits:
+    """Pool limits of another rank, which differ from this rank's in the sizes only."""
+    slots = None if like.recurrent_slots is None else info.pools.recurrent_slots
+    return replace(like, tokens=info.pools.tokens, rows=info.pools.rows, recurrent_slots=slots)
+
+
+def _present(end: T | None) -> T:
+    """A link's end that this rank must have."""
+    if end is None:
+        raise RuntimeError("this rank lacks an end of a link")
+    return end
 
 
 def _rounds(
@@ -270,12 +307,13 @@ def _rounds(
 ) -> LeadingRounds | FollowingRounds:
     member = RoundsMember(rank=rank.index, cache=admission)
     if rank.index:
-        return FollowingRounds(member=member, sender=links.rounds, handover=handover, timeline=timeline)
-    ranks = len(links.limits)
+        sender = _present(links.rounds_member)
+        return FollowingRounds(member=member, sender=sender, handover=handover, timeline=timeline)
+    ranks = len(links.infos)
     return LeadingRounds(
         leader=RoundsLeader(ranks=ranks, max_batch=everywhere.rows),
         member=member,
-        sender=links.rounds,
+        sender=_present(links.rounds_leader),
         handover=handover,
         ranks=ranks,
         free_rows=lambda: admission.free_rows,
@@ -291,19 +329,21 @@ def _drive(
     rank: RankId,
     fail: Fatal,
 ) -> tuple[AdmissionThread | None, AdmissionPort]:
+    link: LeaderLink | MemberLink
+    link = _present(links.rounds_member) if rank.index else _present(links.rounds_leader)
     if settings.admission != "inline":
-        thread = AdmissionThread(rounds=rounds, link=links.rounds, handover=handover, on_failure=fail)
+        thread = AdmissionThread(rounds=rounds, link=link, handover=handover, on_failure=fail)
         return thread, OffLoop()
-    inline = InlineAdmission(rounds=rounds, link=links.rounds, timeout=settings.rounds_timeout)
+    inline = InlineAdmission(rounds=rounds, link=link, timeout=settings.rounds_timeout)
     return None, FollowingInline(inline) if rank.index else LeadingInline(inline)
 
 
 def _reporter(scheduler: Any, links: Links, fail: Fatal) -> Reporter | None:
-    if links.results_out is None:
+    if links.result_sender is None:
         return None
     if str(scheduler.device).startswith("cpu"):
-        return InlineReporter(links.results_out)
-    return ThreadedReporter(links.results_out, fail)
+        return InlineReporter(links.result_sender)
+    return ThreadedReporter(links.result_sender, fail)
 
 
 def _record(req: Req) -> InstallRecord:

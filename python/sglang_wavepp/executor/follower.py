@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
 from sglang_wavepp.executor.admission_port import AdmissionPort
 from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.plane.activation_link import Activation, ActivationReceiver
+from sglang_wavepp.plane.command_link import CommandMemberLink
 from sglang_wavepp.plane.messages import (
     AbortCommand,
     Command,
@@ -28,34 +30,6 @@ from sglang_wavepp.plane.messages import (
 from sglang_wavepp.rank.handover import Handover
 
 logger = logging.getLogger(__name__)
-
-
-class CommandReceiver(Protocol):
-    """The receiving end of the command link."""
-
-    socket: Any
-
-    def receive(self) -> Command | None:
-        """Next command, None when there is none yet."""
-
-
-class Activation(Protocol):
-    """Tensors of one wave from the stage before."""
-
-    wave: int
-    tensors: dict[str, Any]
-
-    def wait(self) -> None:
-        """Return when the next forward may be enqueued; gives the interpreter away meanwhile."""
-
-
-class ActivationReceiver(Protocol):
-    """The receiving end of the activation link."""
-
-    socket: Any
-
-    def receive(self) -> Activation | None:
-        """Activations of the next wave, None when they haven't been announced yet."""
 
 
 class Follower:
@@ -77,7 +51,7 @@ class Follower:
         *,
         scheduler: Any,
         stage: Stage,
-        commands: CommandReceiver,
+        commands: CommandMemberLink,
         activations: ActivationReceiver | None,
         handover: Handover,
         admission: AdmissionPort,

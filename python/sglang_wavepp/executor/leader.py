@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 from sglang.srt.managers.io_struct import AbortReq
@@ -20,10 +20,10 @@ from sglang_wavepp.executor.bookings import AbortReason, Booking, Bookings, Phas
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
 from sglang_wavepp.executor.slots import Flight
 from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.plane.command_link import CommandLeaderLink
 from sglang_wavepp.plane.messages import (
     NO_LANE,
     AbortCommand,
-    Command,
     DecodeWave,
     FlushCommand,
     InstallRecord,
@@ -31,8 +31,8 @@ from sglang_wavepp.plane.messages import (
     ResultCommand,
     Span,
     StopCommand,
-    WaveResult,
 )
+from sglang_wavepp.plane.result_link import ResultReceiver
 from sglang_wavepp.planning.lanes import choose_lanes
 from sglang_wavepp.planning.static import PlannedSpan, StaticPlanner
 from sglang_wavepp.planning.turns import Turns, WaveKind
@@ -44,22 +44,6 @@ TIMEOUT_CHECK_MS = 100
 """How often request timeouts are looked at while a request is alive and the operator has set one."""
 FLUSH_CHECK_MS = 20
 """How often a flush that waits for an idle server is looked at."""
-
-
-class CommandSender(Protocol):
-    """The sending end of the command link."""
-
-    def send(self, command: Command) -> None:
-        """Queue a command for every other rank."""
-
-
-class ResultReceiver(Protocol):
-    """The receiving end of the result link."""
-
-    socket: Any
-
-    def receive(self) -> WaveResult | None:
-        """Next result, None when there is none yet."""
 
 
 class Leader:
@@ -82,7 +66,7 @@ class Leader:
         *,
         scheduler: Any,
         stage: Stage,
-        commands: CommandSender,
+        commands: CommandLeaderLink,
         results: ResultReceiver,
         handover: Handover,
         admission: AdmissionPort,
@@ -136,7 +120,7 @@ class Leader:
         sources += [self._handover.loop_wake.fileno(), *self._admission.sources()]
         return [source for source in sources if source is not None]
 
-    def _patience_ms(self) -> float | None:
+    def _patience_ms(self) -> int | None:
         s = self._scheduler
         waits = [wait for wait in (self._admission.patience_ms(),) if wait is not None]
         if s.grammar_manager.has_waiting_grammars():

@@ -11,19 +11,13 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from sglang_wavepp.plane import logprobs
 from sglang_wavepp.plane.messages import WaveResult
-
-
-class ResultSender(Protocol):
-    """The sending end of the result link."""
-
-    def send(self, result: WaveResult) -> None:
-        """Queue a result for rank 0."""
+from sglang_wavepp.plane.result_link import ResultSender
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def make_wave_scheduler(
 
         # --- the loop -------------------------------------------------------------------------------------------
 
-        @DynamicGradMode()
+        @DynamicGradMode()  # type: ignore[untyped-decorator]
         def event_loop_pp(self) -> None:
             """Serve until the server ends."""
             self.init_pp_loop_state()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from sglang.srt.disaggregation.utils import prepare_abort
@@ -25,12 +25,14 @@ from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
 from sglang.srt.observability.req_time_stats import set_time_batch
 
+from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 from sglang_wavepp.executor.entries import Entries, Entry
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane, split_by_lane
 from sglang_wavepp.executor.reporter import Reporter, Sampled
 from sglang_wavepp.executor.slots import Flight, Ring
 from sglang_wavepp.plane import logprobs
+from sglang_wavepp.plane.activation_link import ActivationSender
 from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.telemetry.trace import ADMISSION, WAVES, Timeline
@@ -38,29 +40,6 @@ from sglang_wavepp.telemetry.trace import ADMISSION, WAVES, Timeline
 
 class SpanMismatch(RuntimeError):
     """This rank can't compute a span of rank 0's as it is. It must not compute anything else instead."""
-
-
-class LeaseBook(Protocol):
-    """What the LOOP tells the rank's admission about requests that were admitted."""
-
-    def hand_over(self, rid: str) -> None:
-        """The LOOP holds its own references to the prefix: the lease ends, the reservation stays."""
-
-    def draw(self, rid: str, upto: int) -> None:
-        """The request has been given room up to this position."""
-
-    def release(self, rid: str) -> None:
-        """The request ends before its first span."""
-
-    def end(self, rid: str) -> None:
-        """The request ended and has given back what it held."""
-
-
-class ActivationSender(Protocol):
-    """The sending end of the activation link."""
-
-    def send(self, wave: int, tensors: dict[str, torch.Tensor], *, launched: Any | None = None) -> None:
-        """Queue the tensors of a wave for the next stage."""
 
 
 @dataclass(slots=True)
@@ -83,7 +62,7 @@ class Stage:
 
     scheduler: Any
     rank: RankId
-    leases: LeaseBook
+    leases: TwoWalkAdmission
     mutex: Any
     grid: SpanGrid
     ring: Ring
