@@ -121,7 +121,7 @@ def _exact_products() -> tuple[KernelHook, ...]:
             HookType.REPLACE,
             rounding,
         ),
-        KernelHook(layers + "moe.topk.biased_grouped_topk_impl", experts.route, HookType.AROUND, rounding),
+        KernelHook(layers + "moe.topk.biased_grouped_topk_impl", experts.route, HookType.REPLACE, rounding),
     )
 
 

@@ -11,7 +11,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 from sglang_wavepp.cpu.environment import apply_rank_defaults
 
 
-class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
+class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
     """Plain torch on the CPU. Slow, and exact: see ``docs/cpu-platform.md``."""
 
     _enum = PlatformEnum.OOT

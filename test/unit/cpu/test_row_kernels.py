@@ -265,11 +265,28 @@ def test_other_experts_are_refused() -> None:
         )
 
 
-def test_routing_scores_are_float64() -> None:
-    def upstream(hidden: torch.Tensor, scores: torch.Tensor, topk: int) -> torch.dtype:
-        return scores.dtype
+def test_routing_chooses_by_biased_score_and_weighs_by_score() -> None:
+    scores = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]]).double()
+    logits, bias = (scores / (1 - scores)).log(), torch.tensor([0.25, 0.0, 0.0, 0.0])
+    weights, chosen = experts.route(torch.empty(2, 1), logits, bias, 2, True, 1, 1)
+    assert chosen.tolist() == [[3, 0], [0, 1]]  # the bias lifts expert 0; equal scores go to the lower number
+    assert torch.allclose(weights, torch.tensor([[0.8, 0.2], [0.5, 0.5]]))
+    plain, _ = experts.route(
+        torch.empty(2, 1),
+        logits,
+        bias,
+        2,
+        False,
+        routed_scaling_factor=3.0,
+        apply_routed_scaling_factor_on_output=True,
+    )
+    assert torch.allclose(plain, torch.tensor([[1.2, 0.3], [0.75, 0.75]]))
 
-    assert experts.route(upstream, normal(1, 4), normal(1, 4), 2) is torch.float64
+
+@pytest.mark.parametrize("special", [{"num_expert_group": 2}, {"num_fused_shared_experts": 1}])
+def test_other_routing_is_refused(special: dict[str, int]) -> None:
+    with pytest.raises(NotImplementedError):
+        experts.route(torch.empty(1, 1), torch.zeros(1, 4), torch.zeros(4), 2, True, **special)
 
 
 # ---- snapshot tracking in decode

@@ -40,7 +40,7 @@ def exact_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return F.linear(x.double(), exact_copy(weight), offset).to(x.dtype)
 
 
-class AbsorbedWeight(torch.Tensor):  # type: ignore[misc]
+class AbsorbedWeight(torch.Tensor):
     """A weight that the model multiplies by ``torch.bmm`` itself: that product is done in float64.
 
     Kimi's latent attention calls ``torch.bmm(activations, weight)`` in the middle of a long method, which leaves no

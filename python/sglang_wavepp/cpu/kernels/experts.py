@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,16 +9,50 @@ import torch.nn.functional as F
 
 from sglang_wavepp.cpu.kernels.exact_weights import exact_copy
 
+#: Keeps the division of a row without any score from failing, as SGLang's own router does.
+_SUM_EPSILON = 1e-20
+
 
 def route(
-    original: Callable[..., Any],
     hidden_states: torch.Tensor,
     gating_output: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """SGLang's own routing on float64 scores: gating_output [tokens, experts]."""
-    return original(hidden_states, gating_output.double(), *args, **kwargs)
+    correction_bias: torch.Tensor,
+    topk: int,
+    renormalize: bool,
+    num_expert_group: int | None = None,
+    topk_group: int | None = None,
+    num_fused_shared_experts: int = 0,
+    routed_scaling_factor: float | None = None,
+    apply_routed_scaling_factor_on_output: bool | None = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose experts by biased sigmoid scores, in float64; equal scores go to the lower number.
+
+    SGLang's own function is compiled when first called, which needs a C++ compiler and seconds per process.
+
+    Args:
+        hidden_states: unused, part of SGLang's signature.
+        gating_output: [tokens, experts].
+        correction_bias: [experts]; moves the choice, not the weights.
+
+    Returns:
+        Weights float32 and expert numbers int32, both [tokens, topk].
+
+    Raises:
+        NotImplementedError: expert groups or fused shared experts.
+    """
+    if num_fused_shared_experts or (num_expert_group or 1) > 1:
+        raise NotImplementedError(
+            "the CPU reference router knows neither expert groups nor fused shared experts"
+        )
+    scores = gating_output.double().sigmoid()
+    ranked = (scores + correction_bias.double()).sort(dim=-1, descending=True, stable=True).indices
+    chosen = ranked[:, :topk]
+    weights = scores.gather(1, chosen)
+    if renormalize:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + _SUM_EPSILON)
+    if apply_routed_scaling_factor_on_output and routed_scaling_factor is not None:
+        weights = weights * routed_scaling_factor
+    return weights.float(), chosen.int()
 
 
 def apply_experts(layer: Any, x: torch.Tensor, topk_output: Any, moe_runner_config: Any) -> torch.Tensor:

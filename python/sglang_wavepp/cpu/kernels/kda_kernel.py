@@ -16,7 +16,7 @@ from sglang_wavepp.cpu.kernels import delta_rule
 TRACK_UNIT = 64
 
 
-class ExactKdaKernel(LinearAttnKernelBase):  # type: ignore[misc]
+class ExactKdaKernel(LinearAttnKernelBase):
     """Takes the place of the Triton kernel: float64 inside, each output rounded once."""
 
     supports_packed_decode = False
