@@ -60,10 +60,11 @@ def differences(
 
 
 def logprob_distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Largest difference; infinite when the numbers of values differ."""
+    """Largest difference; infinite when the numbers of values differ, NaN when a value is none."""
     if len(one) != len(other):
         return math.inf
-    return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
+    distances = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
 def implausible_reuse(prompts: Sequence[Prompt], answers: Sequence[Answer], *, page: int) -> list[Difference]:

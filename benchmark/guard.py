@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = float(os.environ.get("GUARD_GRACE_SECONDS", "10"))
 LEFT_BEHIND = "[guard] left behind"
 
 

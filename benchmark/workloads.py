@@ -111,7 +111,7 @@ def mixed_workload(
         output_tokens = rng.randint(1, most_output_tokens)
         prompts.append(Prompt(name=f"{number:03d}-{name}", token_ids=token_ids, output_tokens=output_tokens))
     rng.shuffle(prompts)
-    chosen = rng.sample([prompt for prompt in prompts if len(prompt.token_ids) < longest], min(turns, firsts))
+    chosen = rng.sample(prompts, min(turns, firsts))
     follow_ups = {
         prompt.name: (random_tokens(rng, rng.choice(SUFFIX_LENGTHS)), rng.randint(1, most_output_tokens))
         for prompt in chosen
