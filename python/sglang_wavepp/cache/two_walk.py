@@ -99,6 +99,8 @@ class TwoWalkAdmission:
             LedgerError: the request is held already.
         """
         with self.mutex:
+            if record.rid in self._ledger:
+                raise LedgerError(f"request {record.rid} is held already")
             shortage = self._try_hold(record, limit)
             if shortage is not None and not len(self._ledger):
                 # Nobody here would ever give anything back. All tokens that the request doesn't pin can be evicted,

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import select
+
+import pytest
+from unit.admission.wording import record
+
+from sglang_wavepp.admission.leader import Admitted
+from sglang_wavepp.plane.wake import Wake
+from sglang_wavepp.rank.handover import AbortAsk, CapacityAsk, FenceAsk, Handover
+
+pytestmark = pytest.mark.unit
+
+
+def is_signalled(wake: object) -> bool:
+    return bool(select.select([wake], [], [], 0)[0])  # type: ignore[list-item]
+
+
+@pytest.fixture
+def handover() -> Handover:
+    return Handover(wave_wake=Wake(), loop_wake=Wake())
+
+
+def test_asks_arrive_in_order_and_wake_the_admission_thread(handover: Handover) -> None:
+    assert not is_signalled(handover.wave_wake)
+    a = record("a")
+    handover.announce(a)
+    assert is_signalled(handover.wave_wake)
+    handover.abort("a")
+    handover.fence(7)
+    handover.capacity_changed()
+    assert handover.pop_asks() == [a, AbortAsk("a"), FenceAsk(7), CapacityAsk()]
+    assert handover.pop_asks() == []
+    handover.wave_wake.clear()
+    handover.capacity_changed()
+    assert is_signalled(handover.wave_wake), "the first ask after a fetch must wake"
+
+
+def test_answers_wake_the_loop_and_nothing_does_not(handover: Handover) -> None:
+    handover.answer()
+    assert not is_signalled(handover.loop_wake)
+    handover.answer(installed=(record("a"),), admitted=(Admitted("b", 0, 4),), withdrawn=("c",))
+    assert is_signalled(handover.loop_wake)
+    assert [r.rid for r in handover.pop_installed()] == ["a"]
+    assert handover.pop_admitted() == [Admitted("b", 0, 4)]
+    assert handover.pop_withdrawn() == ["c"]
+    assert (handover.pop_installed(), handover.pop_admitted(), handover.pop_withdrawn()) == ([], [], [])
+
+
+def test_an_abort_that_crosses_the_admission_is_not_lost(handover: Handover) -> None:
+    handover.answer(admitted=(Admitted("a", 0, 4), Admitted("b", 0, 4)))
+    handover.abort("a")
+    assert [(x.rid, x.aborted) for x in handover.pop_admitted()] == [("a", True), ("b", False)]
+    handover.answer(admitted=(Admitted("a", 1, 4),))
+    assert not handover.pop_admitted()[0].aborted, "another request of the same id"
+
+
+def test_a_withdrawn_abort_is_over(handover: Handover) -> None:
+    handover.abort("a")
+    handover.answer(withdrawn=("a",))
+    assert handover.pop_withdrawn() == ["a"]
+    handover.answer(admitted=(Admitted("a", 1, 4),))
+    assert not handover.pop_admitted()[0].aborted
+
+
+def test_the_last_applied_command_is_told(handover: Handover) -> None:
+    assert handover.last_applied_command == 0
+    handover.applied_command(9)
+    assert handover.last_applied_command == 9
