@@ -26,16 +26,16 @@ test: env ## Everything a change must pass: lint, types, unit, model and fast en
 	@$(PYTEST) -q test/unit test/model test/e2e -m "not full"
 
 test-unit: env ## Unit tests (within a minute)
-	@$(PYTEST) -q test/unit -m "not slow"
+	@$(PYTEST) -q test/unit -m "not slow and not full"
 
 test-model: env ## State-machine and property tests
-	@$(PYTEST) -q test/model
+	@$(PYTEST) -q test/model -m "not full"
 
 test-e2e: env ## Fast end-to-end tests: real servers on tiny models
 	@$(PYTEST) -q test/e2e -m "not full"
 
-test-full: env ## The wide matrix; resumes where an interrupted run stopped
-	@$(PYTEST) -q test/e2e -m full
+test-full: env ## The wide matrix; cells that were right with the present sources are not run again
+	@$(PYTEST) -q test -m full
 
 lint: env ## Style and types
 	@$(PY) -m ruff check $(CODE)
