@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-#: Tokens solved together. Divides the tracking unit of 64, so that a tracked state is the state before a chunk.
-CHUNK = 32
+#: Tokens solved together: the unit of tracking, so that a tracked state is the state before a chunk.
+CHUNK = 64
 
 #: Smallest log decay summed over a chunk for which ``exp`` of it and of its negative stay far from the ends of
 #: the float64 range. Below it tokens are run one by one.
