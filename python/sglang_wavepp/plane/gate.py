@@ -71,6 +71,8 @@ class Gate:
 
     def close(self) -> None:
         """Close every socket, giving unsent messages half a second. No other thread may use one any more."""
+        if self._context.closed:
+            return
         self._stop.signal()
         self._thread.join()
         self._stop.close()
@@ -86,6 +88,7 @@ class Gate:
         poller = zmq.Poller()
         poller.register(judge, zmq.POLLIN)
         poller.register(self._stop.fileno(), zmq.POLLIN)
+        refused: set[bytes] = set()
         while True:
             events = dict(poller.poll())
             if self._stop.fileno() in events:
@@ -99,7 +102,8 @@ class Gate:
                 and hmac.compare_digest(credentials[0], _USER)
                 and hmac.compare_digest(credentials[1], self._secret)
             )
-            if not welcome:
+            if not welcome and address not in refused:
+                refused.add(address)  # told once: a refused peer comes back again and again
                 logger.warning("refused a connection from %s: not a rank of this server", address.decode())
             code, text = (b"200", b"OK") if welcome else (b"400", b"not a rank of this server")
             judge.send_multipart([version, number, code, text, b"", b""])

@@ -30,6 +30,7 @@ def gate() -> Iterator[Gate]:
 
 def knock(context: Any, kind: int, endpoint: str, **options: Any) -> zmq.Socket[bytes]:
     knocking: zmq.Socket[bytes] = context.socket(kind)
+    knocking.linger = 0
     for option, value in options.items():
         setattr(knocking, option, value)
     knocking.connect(endpoint)
@@ -87,6 +88,18 @@ def test_a_stranger_can_not_take_a_rank_s_place(gate: Gate, stranger: Any) -> No
     assert own.poll(5000)
     assert own.recv() == b"back"
     assert not router.poll(200)
+
+
+def test_a_stranger_that_keeps_knocking_is_told_of_once(
+    gate: Gate, stranger: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver, endpoint = gate.bound(zmq.PULL, "127.0.0.1")
+    for _ in range(5):
+        knock(stranger, zmq.PUSH, endpoint, **BAD[0])
+    assert not receiver.poll(500)
+    assert [record.message for record in caplog.records] == [
+        "refused a connection from 127.0.0.1: not a rank of this server"
+    ]
 
 
 def test_another_launch_is_a_stranger(gate: Gate) -> None:
