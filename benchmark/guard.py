@@ -1,8 +1,9 @@
 """``python -m benchmark.guard COMMAND...``: runs a server and never outlives the process that asked for it.
 
 The guard leads a session of its own. When its standard input closes (its parent stopped it, or died in whatever way),
-or it gets SIGTERM or SIGINT, everything in the session is ended: SIGTERM first, SIGKILL after a grace time. It exits
-with the server's status; processes that a server left behind when it ended by itself are named on stderr and killed.
+or it gets SIGTERM or SIGINT, everything in the session is ended: SIGTERM to the server, SIGKILL to what is left after a
+grace time. It exits with the server's status; processes that a server left behind when it ended by itself are named on
+stderr and killed.
 """
 
 from __future__ import annotations
@@ -35,20 +36,25 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def end_session(session: int, grace_seconds: float) -> None:
-    """End every member: SIGTERM (and SIGCONT, a stopped process can't end), after the grace time SIGKILL."""
-    _signal_all(session, signal.SIGTERM)
-    _signal_all(session, signal.SIGCONT)
+def end_session(session: int, *, first: int, grace_seconds: float) -> None:
+    """End every member: SIGTERM to the process ``first``, which may end the others, after the grace time SIGKILL."""
+    _send([first], signal.SIGTERM)
+    _send([first], signal.SIGCONT)  # a stopped process can't end
     deadline = time.monotonic() + grace_seconds
     while session_members(session) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while session_members(session):
-        _signal_all(session, signal.SIGKILL)
+    kill_session(session)
+
+
+def kill_session(session: int) -> None:
+    """Kill every member and wait until none is left."""
+    while members := session_members(session):
+        _send(members, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _signal_all(session: int, number: signal.Signals) -> None:
-    for pid in session_members(session):
+def _send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -74,13 +80,13 @@ def main(command: list[str]) -> int:
             readable, _, _ = select.select([sys.stdin], [], [], 0.1)
             stopping = stopping or bool(readable and not os.read(sys.stdin.fileno(), 1))
         if stopping:
-            end_session(session, GRACE_SECONDS)
+            end_session(session, first=server.pid, grace_seconds=GRACE_SECONDS)
             status = server.wait()
         else:
             status = server.wait()
             for pid in session_members(session):
                 print(f"{LEFT_BEHIND}: {pid} {_command_line(pid)}", file=sys.stderr, flush=True)
-            end_session(session, 1.0)
+            kill_session(session)
     return status if status >= 0 else 128 - status
 
 
