@@ -13,12 +13,15 @@ import zmq
 
 from sglang_wavepp.plane.gate import Gate, new_secret
 
+KNOCKING: list[zmq.Socket[bytes]] = []  # a socket that nobody holds is closed at once
+
 
 @pytest.fixture
 def stranger() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     context = zmq.Context()
     yield context
     context.destroy(linger=0)
+    KNOCKING.clear()
 
 
 @pytest.fixture
@@ -34,6 +37,7 @@ def knock(context: Any, kind: int, endpoint: str, **options: Any) -> zmq.Socket[
     for option, value in options.items():
         setattr(knocking, option, value)
     knocking.connect(endpoint)
+    KNOCKING.append(knocking)
     return knocking
 
 
