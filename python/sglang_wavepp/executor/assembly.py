@@ -21,10 +21,10 @@ from sglang.srt.mem_cache.allocation_sizing import get_mamba_tracking_slots
 from sglang.srt.runtime_context import get_exec, get_parallel, mamba_checkpoint_grid
 
 from sglang_wavepp import __version__
-from sglang_wavepp.admission import fits
 from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.pools import PoolLimits, smallest
+from sglang_wavepp.cache.cache_faults import CacheFaults, shrink_pool
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.radix_tree import RadixTree
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
@@ -97,13 +97,24 @@ class Executor:
         self.loop.run()
 
     def installed(self, req: Any) -> None:
-        """A follower has built a request from its record."""
+        """A follower has built a request from its record.
+
+        Raises:
+            RuntimeError: SGLang refuses here what rank 0 has accepted.
+        """
+        refused = req.to_finish or req.finished_reason
+        if refused is not None:
+            raise RuntimeError(f"{self.rank.name} can't build request {req.rid}: {refused.to_json()}")
         self.stage.entries.add(req)
 
     def batches(self) -> list[Any]:
         """Every batch with requests that are in flight or decode."""
         flying = [flight.batch for flight in self.stage.ring.flights()]
         return flying + [part for lane in self.stage.lanes for part in (lane.batch, *lane.joining)]
+
+    def decoding(self) -> list[Any]:
+        """Requests of all lanes that still want tokens."""
+        return [req for lane in self.stage.lanes for req in lane.requests()]
 
     def is_idle(self) -> bool:
         """Whether nothing is in admission, in flight or decoding, as far as this rank knows."""
@@ -139,6 +150,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     if not isinstance(cache, GuardedRadixCache):
         raise RuntimeError(f"--wavepp needs its own cache, but this server has {type(cache).__name__}")
     grid = SpanGrid(page=scheduler.page_size, recurrent=_recurrent_grid(scheduler))
+    shrink_pool(scheduler, rank.index)
     limits = pool_limits(scheduler)
     planner = StaticPlanner(
         budget=settings.wave_tokens(scheduler.chunked_prefill_size), grid=grid, max_requests=limits.rows
@@ -169,6 +181,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         timeline=timeline,
         release=handover.capacity_changed,
         is_last_stage=scheduler.pp_group.is_last_rank,
+        faults=CacheFaults.of(cache, rank.index),
     )
     loop: Leader | Follower
     if rank.index == 0:
@@ -180,9 +193,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             handover=handover,
             admission=port,
             planner=planner,
-            judge=lambda prompt, output: fits.refusal(
-                prompt=prompt, max_new_tokens=output, limits=everywhere
-            ),
+            limits=everywhere,
             record=_record,
             timeouts=envs.SGLANG_REQ_WAITING_TIMEOUT.get() > 0 or envs.SGLANG_REQ_RUNNING_TIMEOUT.get() > 0,
         )
@@ -194,11 +205,12 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             activations=links.activation_receiver,
             handover=handover,
             admission=port,
-            install=_installer(scheduler),
+            install=_installer(scheduler, stage),
             drop=lambda: bool(scheduler.flush_cache()),
         )
-    beat: Hub | Spoke = _present(links.heartbeat)
-    heartbeat = Heartbeat(beat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
+    if links.heartbeat is None:
+        raise RuntimeError("this rank lacks an end of the heartbeat link")
+    heartbeat = Heartbeat(links.heartbeat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
     return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
 
 
@@ -351,12 +363,14 @@ def _record(req: Req) -> InstallRecord:
     return msgspec.structs.replace(record, rid=key_of(req))
 
 
-def _installer(scheduler: Any) -> Callable[[InstallRecord], None]:
+def _installer(scheduler: Any, stage: Stage) -> Callable[[InstallRecord], None]:
     def install(record: InstallRecord) -> None:
         scheduler.handle_generate_request(request_from(record))
         manager = scheduler.grammar_manager
         while manager.has_waiting_grammars():
             for req in manager.get_ready_grammar_requests():
                 scheduler._add_request_to_queue(req)
+        # Pools may differ, and this rank may have clipped the output by its own.
+        stage.entries.get(record.rid).req.sampling_params.max_new_tokens = record.max_new_tokens
 
     return install

@@ -152,6 +152,7 @@ class Follower:
                         )
             case StopCommand(reason=reason):
                 logger.info("rank 0 ends the server: %s", reason)
+                self._scheduler.gracefully_exit = True
                 self._stopped = True
         self._handover.applied_command(command.seq)
 

@@ -15,6 +15,8 @@ import zmq
 from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.scheduler import _make_abort_req
 
+from sglang_wavepp.admission import fits
+from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.executor.admission_port import AdmissionPort
 from sglang_wavepp.executor.bookings import AbortReason, Booking, Bookings, Phase
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
@@ -57,7 +59,8 @@ class Leader:
         handover: meeting point with the admission thread.
         admission: how this LOOP takes part in admission.
         planner: packs prefill waves.
-        judge: says why a request of (prompt, output) tokens can never be served, None when it can.
+        limits: pool sizes of the smallest rank: what exceeds them is refused at arrival.
+        record: makes the installation record of a request.
         timeouts: whether the operator limits how long requests wait or run.
     """
 
@@ -71,7 +74,7 @@ class Leader:
         handover: Handover,
         admission: AdmissionPort,
         planner: StaticPlanner,
-        judge: Callable[[int, int], str | None],
+        limits: PoolLimits,
         record: Callable[[Any], InstallRecord],
         timeouts: bool,
     ) -> None:
@@ -82,7 +85,7 @@ class Leader:
         self._handover = handover
         self._admission = admission
         self._planner = planner
-        self._judge = judge
+        self._limits = limits
         self._record = record
         self._timeouts = timeouts
         self._bookings = Bookings()
@@ -160,8 +163,11 @@ class Leader:
         """A request that SGLang has put into its waiting queue: refuse it, or announce it to all ranks."""
         refused = req.to_finish or req.finished_reason
         if refused is None:
-            output = max(1, req.sampling_params.max_new_tokens)
-            message = self._judge(len(req.origin_input_ids), output)
+            prompt, sampling = len(req.origin_input_ids), req.sampling_params
+            sampling.max_new_tokens = fits.clip_output(
+                prompt=prompt, max_new_tokens=sampling.max_new_tokens, limits=self._limits
+            )
+            message = fits.refusal(prompt=prompt, max_new_tokens=sampling.max_new_tokens, limits=self._limits)
             if message is not None:
                 req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST)
                 refused = req.to_finish

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler_pp_mixin import DynamicGradMode
 
 from sglang_wavepp.executor import control
@@ -114,6 +115,17 @@ def make_wave_scheduler(
             return executor.leader.flush(lambda: bool(drop(empty_cache)))
 
         # --- what is going on -----------------------------------------------------------------------------------
+
+        @property
+        def running_batch(self) -> Any:
+            """All requests that decode, as SGLang's metrics and idle checks want them; nothing is ever run from it."""
+            reqs = [] if self._executor is None else self._executor.decoding()
+            return ScheduleBatch(reqs=reqs, batch_is_full=False)
+
+        @running_batch.setter
+        def running_batch(self, batch: Any) -> None:
+            if batch.reqs:
+                raise RuntimeError("SGLang's own planning put requests into the running batch")
 
         def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
             """Whether nothing is in admission, in flight or decoding."""

@@ -16,6 +16,7 @@ import torch
 from sglang.srt.disaggregation.utils import prepare_abort
 from sglang.srt.managers.overlap_utils import RelayPayload
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
+from sglang.srt.managers.scheduler_components.metrics_reporter import PrefillStats
 from sglang.srt.managers.utils import (
     GenerationBatchResult,
     get_logprob_dict_from_result,
@@ -23,8 +24,10 @@ from sglang.srt.managers.utils import (
 )
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
+from sglang.srt.observability.metrics_collector import QueueCount
 from sglang.srt.observability.req_time_stats import set_time_batch
 
+from sglang_wavepp.cache.cache_faults import CacheFaults
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 from sglang_wavepp.executor.entries import Entries, Entry
 from sglang_wavepp.executor.keys import key_of
@@ -58,6 +61,7 @@ class Stage:
         reporter: result link, on the last stage's first rank only.
         timeline: trace of this rank.
         release: tells others that capacity came back.
+        faults: what a test breaks in this rank's cache, None outside tests.
     """
 
     scheduler: Any
@@ -73,6 +77,7 @@ class Stage:
     release: Callable[[], None]
     entries: Entries = field(default_factory=Entries)
     is_last_stage: bool = False
+    faults: CacheFaults | None = None
 
     # --- waves --------------------------------------------------------------------------------------------------
 
@@ -150,6 +155,7 @@ class Stage:
 
     def _prepare(self, command: PrefillWave) -> tuple[ScheduleBatch, frozenset[str]]:
         reqs: list[Any] = []
+        first: set[str] = set()
         middle: set[str] = set()
         for span in command.spans:
             entry = self.entries.get(span.rid)
@@ -162,6 +168,7 @@ class Stage:
                 entry.req.init_next_round_input()
             else:
                 self._materialise(entry, span)
+                first.add(span.rid)
             if entry.req.prefix_len != span.start:
                 raise SpanMismatch(
                     f"{self.rank.name} refuses wave {command.wave}: the span of request {span.rid} starts at"
@@ -187,9 +194,21 @@ class Stage:
         batch.contains_last_prefill_chunk = len(middle) < len(reqs)
         batch.prepare_for_extend()
         batch.decoding_reqs = None
+        batch.prefill_stats = self._prefill_stats(command, first)
         for span in command.spans:
             self.leases.draw(span.rid, span.start + span.length)
         return batch, frozenset(middle)
+
+    def _prefill_stats(self, command: PrefillWave, first: set[str]) -> PrefillStats:
+        """What SGLang's log line and metrics say about a wave."""
+        s = self.scheduler
+        return PrefillStats(
+            log_input_tokens=sum(span.length for span in command.spans),
+            log_hit_tokens=sum(span.start for span in command.spans if span.rid in first),
+            new_token_ratio=s.new_token_ratio_tracker.current,
+            num_running_reqs=QueueCount.from_reqs(s.running_batch.reqs, s.enable_priority_scheduling),
+            num_new_seqs=len(first),
+        )
 
     def _materialise(self, entry: Entry, span: Span) -> None:
         """Take this rank's own references to the prefix, up to the agreed endpoint and no further."""
@@ -287,6 +306,8 @@ class Stage:
             self.lanes[flight.lane].in_flight = False
         if ended:
             self.release()
+        if self.faults is not None:
+            self.faults.after_result()
         return ended
 
     # --- ends ---------------------------------------------------------------------------------------------------
