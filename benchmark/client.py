@@ -151,8 +151,10 @@ def parse_answer(answer: dict[str, Any], seconds: float) -> Answer:
     meta = answer["meta_info"]
     return Answer(
         rid=str(meta["id"]),
-        prompt_tokens=int(meta["prompt_tokens"]),
-        cached_tokens=int(meta["cached_tokens"]),
+        prompt_tokens=int(
+            meta.get("prompt_tokens", 0)
+        ),  # missing when it was aborted before it was scheduled
+        cached_tokens=int(meta.get("cached_tokens", 0)),
         token_ids=tuple(answer.get("output_ids") or ()),
         logprobs=tuple(float(entry[0]) for entry in meta.get("output_token_logprobs") or ()),
         text=answer.get("text", ""),

@@ -92,6 +92,7 @@ class ServerConfig:
         words += ["--chunked-prefill-size", str(self.chunk), "--page-size", str(self.page)]
         words += ["--max-total-tokens", str(self.pool), "--max-running-requests", str(self.running)]
         words += ["--mem-fraction-static", "0.2", "--random-seed", "1", "--skip-server-warmup"]
+        words += ["--constrained-json-disable-any-whitespace"]  # a random model would write blanks for ever
         if self.model is not ModelKind.DENSE:
             words += ["--max-mamba-cache-size", str(self.recurrent_slots)]
             words += ["--mamba-radix-cache-strategy", "extra_buffer"] if self.radix else []

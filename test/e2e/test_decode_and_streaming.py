@@ -53,10 +53,11 @@ def test_streams_beside_each_other_stay_apart(
 def test_stop_token(
     server: Server, config: ServerConfig, references: References, prompt: tuple[int, ...]
 ) -> None:
-    greedy = references.raw(config, prompt, 16)["output_ids"]
-    stop = greedy[5]
+    stopping = {"ignore_eos": False}  # SGLang takes ignore_eos for the stop tokens as well
+    greedy = references.raw(config, prompt, 16, sampling_params=stopping)["output_ids"]
+    stop = greedy[min(5, len(greedy) - 1)]
     answer = _same_as_reference(
-        server, config, references, prompt, 16, sampling_params={"stop_token_ids": [stop]}
+        server, config, references, prompt, 16, sampling_params={**stopping, "stop_token_ids": [stop]}
     )
     assert answer["output_ids"] == greedy[: greedy.index(stop) + 1]
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
