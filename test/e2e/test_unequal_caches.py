@@ -13,18 +13,18 @@ from benchmark.servers import Server
 from benchmark.workloads import mixed_workload
 
 
-def _with_fault(fault: str) -> ServerConfig:
-    return HYBRID.with_(environment=(("SGLANG_WAVEPP_FAULT", fault),))
+def _fault_marks(fault: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.server(HYBRID.with_(environment=(("SGLANG_WAVEPP_FAULT", fault),)))]
 
 
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(6, id="follower-evicts", marks=pytest.mark.server(_with_fault("evict_rank:1:5"))),
-        pytest.param(7, id="leader-evicts", marks=pytest.mark.server(_with_fault("evict_rank:0:5"))),
         pytest.param(
-            8, id="follower-has-a-smaller-pool", marks=pytest.mark.server(_with_fault("small_pool:1:8192"))
+            6, id="follower-evicts-a-smaller-pool", marks=_fault_marks("evict_cache:1:5,pool_tokens:1:8192")
         ),
+        pytest.param(7, id="leader-evicts", marks=[*_fault_marks("evict_cache:0:5"), pytest.mark.full]),
+        pytest.param(8, id="follower-flushes", marks=[*_fault_marks("flush_cache:1:7"), pytest.mark.full]),
     ],
 )
 def test_same_tokens(server: Server, config: ServerConfig, references: References, seed: int) -> None:
