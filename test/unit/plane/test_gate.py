@@ -70,6 +70,7 @@ def test_nothing_that_a_stranger_sends_arrives(gate: Gate, stranger: Any) -> Non
 def test_a_stranger_gets_nothing(gate: Gate, stranger: Any) -> None:
     sender, endpoint = gate.bound(zmq.PUSH, "127.0.0.1")
     ears = [knock(stranger, zmq.PULL, endpoint, **options) for options in BAD]
+    time.sleep(0.3)
     own = gate.connected(zmq.PULL, endpoint)
     for _ in range(20):
         sender.send(b"secret plans")
