@@ -439,9 +439,11 @@ class Pipeline:
             assert all(decided == self.decided[n] for n, decided in rank.member.decided.items())
             assert len(rank.member.decided) == len(self.decided)
         assert self.leader.idle()
+        assert self.leader._lowering == 0
 
     def _check_broadcast(self, message: Broadcast) -> None:
         rids = [attempt.rid for attempt in message.attempts]
+        assert len(rids) <= self.world.batch
         assert rids == sorted(rids, key=self.order.index), "attempts are not in arrival order"
         if rids:
             first = self.order.index(rids[0])
@@ -455,6 +457,11 @@ class Pipeline:
 
     def _check_gather(self, message: Gather) -> None:
         assert self.current is not None and self.current.round == message.round
+        for vote in message.votes:
+            if vote.applied_command < self.current.after_command:
+                assert all(answer.kind == "pending" for answer in vote.attempts.values()), (
+                    "held behind a fence"
+                )
         outcomes = oracle(self.current, message)
         self.decided[message.round] = outcomes
         not_admitted: list[str] = []

@@ -56,6 +56,8 @@ class AdmissionThread(threading.Thread):
         link: this rank's end of the rounds link, used by this thread only from its start on.
         handover: shared with the LOOP.
         on_failure: called once with whatever ended the thread too early; it must end the server.
+        timeout: seconds that rank 0 waits for the votes of a round, None for ever. Missing ones are a failure: a
+            rank may be alive and yet never answer.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class AdmissionThread(threading.Thread):
         link: LeaderLink | MemberLink,
         handover: Handover,
         on_failure: Callable[[BaseException], None],
+        timeout: float | None = None,
     ) -> None:
         super().__init__(name="WAVE", daemon=True)
         self._rounds = rounds
         self._link = link
         self._handover = handover
         self._on_failure = on_failure
+        self._timeout = timeout
         self._stopping = False
 
     def stop(self, timeout: float | None = None) -> None:
@@ -97,9 +101,20 @@ class AdmissionThread(threading.Thread):
             self._rounds.take_asks()
             receive(self._rounds, self._link)
             timeout = open_when_due(self._rounds)
+            if timeout is None:
+                timeout = self._patience_for_votes()
             if timeout is None or timeout > 0:
                 # Rounded up, or the last millisecond before a round would be spent spinning.
                 poller.poll(None if timeout is None else int(timeout * 1000) + 1)
+
+    def _patience_for_votes(self) -> float | None:
+        rounds = self._rounds
+        if self._timeout is None or not isinstance(rounds, LeadingRounds) or not rounds.awaiting_votes:
+            return None
+        left = rounds.opened_at + self._timeout - time.monotonic()
+        if left <= 0:
+            raise RoundsTimeout(rounds.missing(), self._timeout)
+        return left
 
 
 class InlineAdmission:

@@ -67,6 +67,12 @@ class LeadingRounds:
         self._timeline = timeline
         self._votes: dict[int, Vote] = {}
         self._opened_ns = 0
+        self._opened_at = 0.0
+
+    @property
+    def opened_at(self) -> float:
+        """When the last round was opened, in the seconds given to `open`."""
+        return self._opened_at
 
     @property
     def awaiting_votes(self) -> bool:
@@ -106,6 +112,7 @@ class LeadingRounds:
         if broadcast is None:
             return False
         self._opened_ns = self._timeline.now_ns()
+        self._opened_at = now
         self._votes.clear()
         self._sender.broadcast(broadcast)
         self.on_vote(
@@ -143,6 +150,10 @@ class LeadingRounds:
                 in_admission=self._leader.in_admission(),
                 outcomes={outcome.rid: outcome.verdict.value for outcome in outcomes},
             )
+            self._timeline.counter("in admission", ROUNDS, requests=self._leader.in_admission())
+            if events.waits:
+                waits = {verdict.value: count for verdict, count in events.waits.items()}
+                self._timeline.counter("attempts not admitted", ROUNDS, **waits)
             _trace_admissions(self._timeline, outcomes, self._member)
 
 

@@ -210,6 +210,15 @@ def test_requests_that_go_on_lower_are_named_together() -> None:
     assert rounds.round()[0] == ["a", "b"]
 
 
+def test_requests_that_go_on_lower_count_as_attempts() -> None:
+    rounds = Rounds(batch=2).announce("a", "b", "c")
+    rounds.round()
+    lower = (held(8, 8), held(4, 8))
+    assert rounds.round({"a": lower, "b": lower})[:2] == (["a", "b"], ["c"])
+    assert rounds.round()[:2] == (["a", "b"], ["c"]), "three would be more than a batch"
+    assert rounds.round()[0] == ["c"]
+
+
 def test_what_a_rank_cannot_judge_is_asked_again_soon_with_the_same_candidate() -> None:
     rounds = Rounds().announce("a")
     rounds.leader.fence(12)
