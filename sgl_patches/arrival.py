@@ -7,7 +7,7 @@ SGLang runs any code of the child. Whatever goes wrong there ends the child.
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import sys
 
 from sgl_patches import launch
@@ -15,22 +15,22 @@ from sgl_patches.scheduler import MODULE as SCHEDULER_MODULE
 
 
 class Arrival:
-    """Attached to the arguments of a WavePP server. Unpickling it installs what the new process needs."""
+    """Attached to the arguments of a WavePP server. Unpickling it in another process installs what that one needs."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (arrive, ())
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Arrival:
-        return self
+        return (arrive, (os.getpid(),))
 
 
-def arrive() -> Arrival:
-    """Install the scheduler's hooks if this is a child that runs one. Ends the process when they do not hold."""
+def arrive(sender: int) -> Arrival:
+    """Install the scheduler's hooks if this is a child that runs one. Ends the process when they do not hold.
+
+    ``sender`` is the process id of who pickled: a copy made inside the launcher installs nothing.
+    """
     from sgl_patches import entry
 
     # A scheduler's entry function is unpickled before its arguments, so its module is loaded by now; in other
     # children it is not.
-    if multiprocessing.parent_process() is not None and SCHEDULER_MODULE in sys.modules:
+    if os.getpid() != sender and SCHEDULER_MODULE in sys.modules:
         with launch.errors_as_one_line():
             entry.install_in_scheduler()
     return Arrival()

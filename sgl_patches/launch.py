@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import msgspec
-
 from sglang_wavepp.settings import refusals
 from sglang_wavepp.settings.errors import SettingsError
 from sglang_wavepp.settings.flags import WaveSettings, from_values
@@ -83,14 +81,19 @@ def stop(line: str) -> NoReturn:
 
 
 def _prepare(server_args: Any, settings: WaveSettings) -> None:
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
     from sgl_patches import entry
     from sgl_patches.arrival import Arrival
 
     entry.install_in_launcher()
     attach(server_args, settings)
-    # The Struct's own setter: arguments that were resolved before plugins were loaded are sealed, and none of these
-    # fields is one that SGLang's override pipeline accepts.
-    msgspec.Struct.__setattr__(server_args, "pp_async_batch_depth", server_args.pp_size)
-    msgspec.Struct.__setattr__(server_args, "radix_cache_backend", CACHE_BACKEND)
+    chosen = {"pp_async_batch_depth": server_args.pp_size, "radix_cache_backend": CACHE_BACKEND}
+    if getattr(server_args, "_resolution_finished", False):
+        # Built before plugins were loaded: the fields are sealed, and what counts is the last declaration.
+        declare_resolution(server_args, "wavepp", **chosen)
+    else:
+        for name, value in chosen.items():
+            setattr(server_args, name, value)
     setattr(server_args, _ARRIVAL, Arrival())
     os.environ.setdefault(COMM_OVERLAP, "1")

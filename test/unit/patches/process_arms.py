@@ -153,13 +153,13 @@ def spawned_child() -> Any:
     from sglang.srt.managers import scheduler
 
     load()
-    sent = pickle.dumps(arguments("--wavepp", "--wavepp-trace", "t.json"))
-    multiprocessing.process._parent_process = multiprocessing.current_process()
-    received = pickle.loads(sent)
-    from sglang_wavepp.settings.of import settings_of
+    return _in_spawned_child(scheduler.run_scheduler_process)
 
-    settings = settings_of(received)
-    return {"trace": settings and settings.trace, "name": scheduler.Scheduler.__qualname__, **_is_ours()}
+
+@arm
+def spawned_child_without_a_scheduler() -> Any:
+    load()
+    return _in_spawned_child(None)
 
 
 @arm
@@ -172,13 +172,14 @@ def copied_in_the_launcher() -> Any:
 
 
 @arm
-def spawned_child_of_a_moved_release() -> Any:
+def child_of_a_moved_release() -> Any:
     from sgl_patches import ledger
 
     load()
     sent = pickle.dumps(arguments("--wavepp"))
-    multiprocessing.process._parent_process = multiprocessing.current_process()
     ledger.verify.__kwdefaults__["patches"] = [_moved(patch) for patch in ledger.LEDGER]
+    sender = os.getpid()
+    os.getpid = lambda: sender + 1
     return str(pickle.loads(sent))
 
 
@@ -275,13 +276,33 @@ def refused_after_resolution() -> Any:
     return str(server_args.check_server_args())
 
 
-def _is_ours() -> dict[str, Any]:
-    from sglang.srt.managers import scheduler
+def _in_spawned_child(first: Any) -> Any:
+    """Send arguments with --wavepp to a spawned process, after `first` as SGLang does, and ask what it became."""
+    reader, writer = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    sent = arguments("--wavepp", "--wavepp-trace", "t.json")
+    child = multiprocessing.get_context("spawn").Process(target=report_child, args=(first, sent, writer))
+    child.start()
+    writer.close()
+    result = reader.recv()
+    child.join()
+    return result
 
+
+def report_child(first: Any, server_args: Any, pipe: Connection) -> None:
+    """In a spawned child: say which hooks were in place before any code of the child ran."""
+    from sgl_patches import applied
+    from sglang_wavepp.settings.of import settings_of
+
+    settings = settings_of(server_args)
+    found = {"trace": settings and settings.trace, "targets": applied.targets(), "missing": applied.missing()}
+    pipe.send(found | {"scheduler": "sglang.srt.managers.scheduler" in sys.modules})
+
+
+def _is_ours() -> dict[str, Any]:
     from sgl_patches import applied
     from sgl_patches.scheduler import SCHEDULER
 
-    return {"hooked": SCHEDULER in applied.targets(), "modules": len(scheduler.Scheduler.__mro__)}
+    return {"hooked": SCHEDULER in applied.targets()}
 
 
 def _moved(patch: Any) -> Any:

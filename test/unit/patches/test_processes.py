@@ -23,6 +23,11 @@ FLAGS = {
     "sglang.srt.server_args.ServerArgs.from_cli_args",
     "sglang.srt.entrypoints.engine.Engine.server_args_class",
 }
+LAUNCHER = {
+    "sglang.srt.server_args.ServerArgs.resolved_dict",
+    "sglang.srt.server_args.ServerArgs.check_server_args",
+}
+HOOKED = (Kind.BEFORE, Kind.AFTER, Kind.AROUND, Kind.SUBCLASS)
 MAX_PREFIX = "sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len"
 
 
@@ -98,9 +103,20 @@ def test_every_override_of_the_scheduler_is_in_the_ledger(arms: dict[str, Any]) 
     assert overridden == listed
 
 
-def test_spawned_child_installs_everything_while_it_unpickles(arms: dict[str, Any]) -> None:
-    assert arms["spawned_child"]["trace"] == "t.json"
-    assert arms["spawned_child"]["hooked"]
+def test_spawned_scheduler_installs_everything_while_it_unpickles(arms: dict[str, Any]) -> None:
+    child = arms["spawned_child"]
+    assert child["trace"] == "t.json"
+    assert child["missing"] == []
+    # What the parent registers with SGLang's own registries is no target.
+    hooks = {p.target for p in LEDGER if p.needed_by & NeededBy.WAVEPP and p.kind in HOOKED}
+    assert hooks - LAUNCHER <= set(child["targets"])
+
+
+def test_other_spawned_children_install_nothing(arms: dict[str, Any]) -> None:
+    child = arms["spawned_child_without_a_scheduler"]
+    assert child["trace"] == "t.json"
+    assert not child["scheduler"]
+    assert child["targets"] == []
 
 
 def test_a_copy_in_the_launcher_installs_nothing(arms: dict[str, Any]) -> None:
@@ -110,7 +126,7 @@ def test_a_copy_in_the_launcher_installs_nothing(arms: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arm", "said"),
     [
-        ("spawned_child_of_a_moved_release", f"{MAX_PREFIX} changed"),
+        ("child_of_a_moved_release", f"{MAX_PREFIX} changed"),
         ("hook_was_lost", f"hook not in place: {MAX_PREFIX};"),
         ("scheduler_was_replaced_again", "hook not in place: sglang.srt.managers.scheduler.Scheduler;"),
         ("hook_does_not_apply", "hook not in place: sglang.srt.server_args.ServerArgs."),
