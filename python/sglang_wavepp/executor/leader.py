@@ -159,15 +159,26 @@ class Leader:
                 s._add_request_to_queue(req)
         return bool(requests)
 
+    def clip_output(self, req: Any, *, asked: int, at_least: int) -> None:
+        """Let a request make as many tokens as it asked for, or as many as every rank can hold.
+
+        SGLang's own clipping keeps a page free that its planning needs and this one doesn't.
+        """
+        params = req.sampling_params
+        params.max_new_tokens = fits.clip_output(
+            prompt=len(req.origin_input_ids), max_new_tokens=max(0, asked), limits=self._limits
+        )
+        params.min_new_tokens = min(at_least, params.max_new_tokens)
+
     def arrive(self, req: Any) -> None:
         """A request that SGLang has put into its waiting queue: refuse it, or announce it to all ranks."""
         refused = req.to_finish or req.finished_reason
         if refused is None:
-            prompt, sampling = len(req.origin_input_ids), req.sampling_params
-            sampling.max_new_tokens = fits.clip_output(
-                prompt=prompt, max_new_tokens=sampling.max_new_tokens, limits=self._limits
+            message = fits.refusal(
+                prompt=len(req.origin_input_ids),
+                max_new_tokens=req.sampling_params.max_new_tokens,
+                limits=self._limits,
             )
-            message = fits.refusal(prompt=prompt, max_new_tokens=sampling.max_new_tokens, limits=self._limits)
             if message is not None:
                 req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST)
                 refused = req.to_finish

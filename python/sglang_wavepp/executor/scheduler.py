@@ -21,6 +21,8 @@ from sglang_wavepp.executor.streaming import make_wave_streamer
 
 logger = logging.getLogger(__name__)
 
+UNLIMITED = 1 << 30
+
 
 def make_wave_scheduler(
     base: type[Any], *, verify: Callable[[], None], fingerprints: Mapping[str, str]
@@ -81,6 +83,17 @@ def make_wave_scheduler(
                 if reply is not None:
                     self.send_control_output(reply, request)
             super().process_input_requests(served)
+
+        def init_req_max_new_tokens(self, req: Any) -> None:
+            """Clip the output by what the pools of all ranks can hold, and no shorter."""
+            asked, at_least = req.sampling_params.max_new_tokens, req.sampling_params.min_new_tokens
+            super().init_req_max_new_tokens(req)
+            executor = self._running_executor()
+            if executor.leads:
+                asked = UNLIMITED if asked is None else asked
+                if (self.max_new_tokens_limit or 0) > 0:
+                    asked = min(asked, self.max_new_tokens_limit)
+                executor.leader.clip_output(req, asked=asked, at_least=at_least)
 
         def _create_generation_req(self, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
             req = super()._create_generation_req(recv_req, *args, **kwargs)
