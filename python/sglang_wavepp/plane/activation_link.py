@@ -93,19 +93,18 @@ class ActivationSender:
             launched: on a device, recorded after the forward that fills the tensors.
             ready_time: see `ActivationHeader`.
         """
-        whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         header = ActivationHeader(
             wave=wave,
-            tokens=max((tensor.shape[0] for tensor in whole.values() if tensor.dim()), default=0),
+            tokens=max((tensor.shape[0] for tensor in tensors.values() if tensor.dim()), default=0),
             tensors=tuple(
                 TensorSpec(name=name, dtype=dtype_name(tensor.dtype), shape=tuple(tensor.shape))
-                for name, tensor in whole.items()
+                for name, tensor in tensors.items()
             ),
             ready_time=ready_time,
         )
         frames = encode(header)
         if self._path is None:
-            self._pipe.send([*frames, *map(bytes_of, whole.values())])
+            self._pipe.send([*frames, *map(bytes_of, tensors.values())])
             return
         self._pipe.send(frames)
         self._forget_arrived()
@@ -113,12 +112,14 @@ class ActivationSender:
         with module.stream(self._path.comm_stream):
             if launched is not None:
                 self._path.comm_stream.wait_event(launched)
-            works = [self._isend(self._path, tensor) for tensor in whole.values()]
+            # A copy that this needs is made here, because before `launched` there is nothing to copy.
+            whole = [tensor.detach().contiguous() for tensor in tensors.values()]
+            works = [self._isend(self._path, tensor) for tensor in whole]
             for work in works:
                 work.wait()  # orders the communication stream after the transfer; the host goes on
             sent = module.Event()
             sent.record(self._path.comm_stream)
-        self._under_way.append((sent, works, list(whole.values())))
+        self._under_way.append((sent, works, [*whole, *tensors.values()]))
 
     def warm_up(self) -> None:
         """Open the device path, which may wait for the receiver's `warm_up`; the first wave then does not."""

@@ -103,7 +103,7 @@ class Links:
         infos: of all ranks, by index.
         result_sender: on the last stage's first TP rank.
         activation_sender: to the next stage. activation_receiver: from the one before.
-        heartbeat: for `rank.heartbeat.Heartbeat`, None when there is no other rank.
+        heartbeat: for `rank.heartbeat.Heartbeat`.
     """
 
     rank: RankId
@@ -116,7 +116,7 @@ class Links:
     result_receiver: ResultReceiver | None
     activation_sender: ActivationSender | None
     activation_receiver: ActivationReceiver | None
-    heartbeat: Hub | Spoke | None
+    heartbeat: Hub | Spoke
     gate: Gate
 
     @property
@@ -318,7 +318,7 @@ def _connect(
         activation_receiver=ActivationReceiver(activation_pull, _path(device_group, rank.pp_rank - 1))
         if activation_pull
         else None,
-        heartbeat=(hubs.get("heartbeat") if members else None) or spokes.get("heartbeat"),
+        heartbeat=hubs["heartbeat"] if hubs else spokes["heartbeat"],
         gate=gate,
     )
     try:

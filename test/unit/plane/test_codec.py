@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_wavepp.plane.codec import CodecError, decode, encode
@@ -158,6 +158,7 @@ def test_a_long_prompt_costs_eight_bytes_a_token_and_no_copy() -> None:
     assert ids.cast("q")[0] == 77
 
 
+@settings(max_examples=50)
 @given(MESSAGE, st.data())
 def test_a_damaged_message_is_refused(message: Message, data: Any) -> None:
     frames = on_the_wire(message)

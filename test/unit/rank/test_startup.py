@@ -32,6 +32,7 @@ from sglang_wavepp.plane.messages import (
     Vote,
     WaveResult,
 )
+from sglang_wavepp.plane.star import Hub, Spoke
 from sglang_wavepp.rank.startup import (
     HandshakeError,
     HandshakeInfo,
@@ -283,7 +284,7 @@ def everything(links: Links, barrier: Any) -> str:
     assert (links.activation_receiver is None) == (links.rank.pp_rank == 0)
     assert (links.activation_sender is None) == last
     assert (links.result_sender is None) == (not last or links.rank.tp_rank != 0)
-    assert (links.heartbeat is None) == (others == 0)
+    assert isinstance(links.heartbeat, Hub if lead else Spoke)
     return ", ".join(links.watched.values())
 
 
