@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 GRACE_SECONDS = float(os.environ.get("GUARD_GRACE_SECONDS", "10"))
+_SETTLE_SECONDS = 1.0
 LEFT_BEHIND = "[guard] left behind"
 
 
@@ -40,10 +41,15 @@ def end_session(session: int, *, first: int, grace_seconds: float) -> None:
     """End every member: SIGTERM to the process ``first``, which may end the others, after the grace time SIGKILL."""
     _send([first], signal.SIGTERM)
     _send([first], signal.SIGCONT)  # a stopped process can't end
-    deadline = time.monotonic() + grace_seconds
+    wait_for_end(session, grace_seconds)
+    kill_session(session)
+
+
+def wait_for_end(session: int, seconds: float) -> None:
+    """Wait until no member is left, or the time is over."""
+    deadline = time.monotonic() + seconds
     while session_members(session) and time.monotonic() < deadline:
         time.sleep(0.05)
-    kill_session(session)
 
 
 def kill_session(session: int) -> None:
@@ -84,6 +90,7 @@ def main(command: list[str]) -> int:
             status = server.wait()
         else:
             status = server.wait()
+            wait_for_end(session, _SETTLE_SECONDS)  # what the server killed last may not have ended yet
             for pid in session_members(session):
                 print(f"{LEFT_BEHIND}: {pid} {_command_line(pid)}", file=sys.stderr, flush=True)
             kill_session(session)
