@@ -6,7 +6,7 @@ from benchmark.configuration import ServerConfig
 from sglang_wavepp.cpu.models.configurations import ModelKind
 
 HYBRID = ServerConfig(model=ModelKind.HYBRID, wavepp=True, trace=True)
-DENSE = ServerConfig(model=ModelKind.DENSE, wavepp=True, trace=True, chunk=128, wave_tokens=110, page=16)
+DENSE = ServerConfig(model=ModelKind.DENSE, wavepp=True, trace=True, page=16)
 HYBRID_MOE = ServerConfig(model=ModelKind.HYBRID_MOE, wavepp=True, trace=True, chunk=192)
 SMALL_POOL = ServerConfig(model=ModelKind.HYBRID, wavepp=True, trace=True, pool=4096)
 ZERO_SNAPSHOT = HYBRID.with_(environment=(("SGLANG_WAVEPP_FAULT", "zero_snapshot"),))
