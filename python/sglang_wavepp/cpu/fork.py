@@ -44,6 +44,7 @@ _SHARED_MODULES = (
 )
 
 _before_fork: list[Callable[[], None]] = []
+_installed = False
 _prepared = False
 
 
@@ -53,10 +54,12 @@ def install(before_fork: Callable[[], None]) -> None:
     Args:
         before_fork: called in the launcher, once, after the shared modules are imported and before the first fork.
     """
-    if not _before_fork:
+    global _installed
+    if not _installed:
         for target in _LAUNCHERS:
             HookRegistry.register(target, _launch, HookType.AROUND)
         os.register_at_fork(after_in_child=_reset_start_method)
+        _installed = True
     _before_fork.append(before_fork)
 
 
