@@ -30,12 +30,8 @@ CARRIED = (
     "top_logprobs_num",
     "token_ids_logprob",
     "stream",
-    "return_sampling_mask",
     "return_flat_raw_top_logprobs",
-    "return_hidden_states",
-    "return_routed_experts",
     "routed_experts_start_len",
-    "return_indexer_topk",
     "session_id",
     "custom_logit_processor",
     "routed_dp_rank",
@@ -45,8 +41,6 @@ CARRIED = (
     "no_logs",
     "return_bytes",
     "return_entropy",
-    "multi_item_delimiter_indices",
-    "token_indices_to_pool",
     "sampling_logprobs_mode",
 )
 """Fields that travel as they are."""
@@ -76,8 +70,14 @@ REFUSED = {
     "num_items_assigned": "multimodal inputs",
     "encoder_urls": "multimodal inputs",
     "pp_prefetch_ticketed": "prefetch from storage tiers",
+    "return_hidden_states": "hidden states in the answer",
+    "return_routed_experts": "routed experts in the answer",
+    "return_indexer_topk": "indexer choices in the answer",
+    "return_sampling_mask": "sampling masks in the answer",
+    "multi_item_delimiter_indices": "multi-item scoring",
+    "token_indices_to_pool": "pooled readout",
 }
-"""Fields that can't travel, and the feature that a request with one of them asks for."""
+"""Fields that can't travel, or whose answer can't, and the feature that a request with one of them asks for."""
 
 _SAMPLING_FIELDS = SamplingParams.__struct_fields__
 _BACK_REFERENCE = "__req__"  # SGLang adds the request itself here, for custom logit processors
@@ -102,6 +102,8 @@ def record_from(recv_req: TokenizedGenerateReqInput, req: Req, *, epoch: int = 0
     for field, feature in REFUSED.items():
         if getattr(recv_req, field) not in (None, False):
             raise UnsupportedRequest(f"--wavepp can't serve requests with {feature} ({field})")
+    if req.beam_group is not None:
+        raise UnsupportedRequest("--wavepp can't serve beam search (beam_width)")
     if type(req.sampling_params) is not SamplingParams:
         raise UnsupportedRequest(
             f"--wavepp can't serve sampling parameters of type {type(req.sampling_params).__name__}"

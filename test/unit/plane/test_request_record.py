@@ -59,12 +59,8 @@ FULL_REQUEST: dict[str, Any] = {
     "top_logprobs_num": 3,
     "token_ids_logprob": [4, 5],
     "stream": True,
-    "return_sampling_mask": True,
     "return_flat_raw_top_logprobs": True,
-    "return_hidden_states": "last",
-    "return_routed_experts": True,
     "routed_experts_start_len": 1,
-    "return_indexer_topk": True,
     "session_id": "conversation",
     "custom_logit_processor": '{"callable": "00"}',
     "routed_dp_rank": 0,
@@ -74,8 +70,6 @@ FULL_REQUEST: dict[str, Any] = {
     "no_logs": True,
     "return_bytes": True,
     "return_entropy": True,
-    "multi_item_delimiter_indices": [1],
-    "token_indices_to_pool": [0],
     "sampling_logprobs_mode": "support",
 }
 
