@@ -89,8 +89,8 @@ def _prepare(server_args: Any, settings: WaveSettings) -> None:
     entry.install_in_launcher()
     attach(server_args, settings)
     chosen = {"pp_async_batch_depth": server_args.pp_size, "radix_cache_backend": CACHE_BACKEND}
-    if getattr(server_args, "_resolution_finished", False):
-        # Built before plugins were loaded: the fields are sealed, and what counts is the last declaration.
+    if hasattr(server_args, "_raw_input"):
+        # Resolved before plugins were loaded: the input was copied by then, and what counts is the last declaration.
         declare_resolution(server_args, "wavepp", **chosen)
     else:
         for name, value in chosen.items():

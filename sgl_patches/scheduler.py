@@ -90,6 +90,12 @@ PATCHES = (
         fingerprint="4eb67ab06edd8ac8",
     ),
     _override(
+        "init_req_max_new_tokens",
+        "clips the output of a request by what the pools of all ranks can hold, and no shorter",
+        "ranks with pools of different size admit a request for different lengths",
+        fingerprint="5c701062f5b95939",
+    ),
+    _override(
         "abort_request",
         "aborts in order with the waves, as rank 0 decides",
         "one rank runs a wave without a request that the next one still has",
