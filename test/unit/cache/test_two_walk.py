@@ -39,6 +39,7 @@ def test_the_walk_finds_whole_pages_within_the_limit_and_pins_nothing(page: int,
     assert rank.admission.walk(record("a", tokens)) == 9 * page, "one token is always computed"
     assert rank.admission.walk(record("a", longer, limit=7 * page - 1)) == 6 * page
     assert rank.admission.walk(record("a", longer, limit=0)) == 0
+    assert rank.admission.walk(record("a", tokens, limit=10 * page)) == 9 * page, "whatever the record allows"
     assert rank.admission.walk(record("a", longer, salt="another tenant")) == 0
     rank.check_drained()
 
@@ -138,6 +139,24 @@ def test_alone_a_request_gives_up_reuse_rather_than_waiting_for_nothing() -> Non
     rank.check_drained()
 
 
+def test_after_the_hand_over_the_snapshot_is_among_the_requests_own_slots() -> None:
+    rank = rank_of(16, True, slots=9)
+    tokens = text(1, 16 * 4)
+    rank.compute(tokens, (32, 48))
+    first, second = record("a", tokens), record("b", tokens)
+    assert rank.admission.hold(first, 48) == Hold(48)
+    assert rank.admission.hold(second, 32) is Shortage.SLOTS, "8 slots and two leased snapshots are 10"
+    run = rank.start(first, 48)
+    assert rank.admission.hold(second, 32) == Hold(32), "8 and one"
+    other = rank.start(second, 32)
+    for step, end in ((run, 64), (other, 48), (other, 64)):
+        rank.span(step, end)
+        rank.check()
+    rank.finish(run)
+    rank.finish(other)
+    rank.check_drained()
+
+
 @pytest.mark.parametrize(("page", "hybrid"), KINDS, ids=ids)
 def test_the_reservation_outlives_the_lease_until_the_end(page: int, hybrid: bool) -> None:
     rank = rank_of(page, hybrid)
@@ -190,6 +209,11 @@ def test_releases_tell_of_all_room_that_comes_back() -> None:
     assert rank.admission.hold(record("b", text(2, 80)), 0) is Shortage.TOKENS
     rank.allocator.free(pages)
     assert rank.admission.releases > seen, "who was told that there is no room must hear that there is"
+    seen = rank.admission.releases
+    pages = rank.allocator.alloc(64)
+    assert rank.admission.hold(record("b", text(2, 80)), 0) is Shortage.TOKENS
+    rank.allocator.free(pages)
+    assert rank.admission.releases > seen, "also when the level is the same at both readings"
     rank.admission.release("a")
 
 
