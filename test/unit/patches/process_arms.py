@@ -247,6 +247,7 @@ def engine_keywords() -> Any:
 
 @arm
 def environment_only() -> Any:
+    from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.server_args import ServerArgs
 
     from sgl_patches import launch
@@ -258,11 +259,8 @@ def environment_only() -> Any:
     load()
     launch.check_resolved(server_args)
     settings = settings_of(server_args)
-    return [
-        settings and settings.pipeline_fills,
-        server_args.pp_async_batch_depth,
-        server_args.radix_cache_backend,
-    ]
+    cfg = resolving_view(server_args)
+    return [settings and settings.pipeline_fills, cfg.pp_async_batch_depth, cfg.radix_cache_backend]
 
 
 @arm
