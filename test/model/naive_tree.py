@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from sglang_wavepp.cache.two_walk import Match
@@ -105,6 +105,24 @@ class NaiveTree:
         if leaves:
             del self.nodes[min(leaves)[1]]
         return bool(leaves)
+
+    def warm(self, path: Path, snapshot_at: list[int]) -> None:
+        """Content from before the test, as far as there is room for it."""
+        for end in range(1, len(path) + 1):
+            if path[:end] not in self.nodes and self.free() > 0:
+                self.nodes[path[:end]] = Node(used=next(self.clock))
+            if path[:end] not in self.nodes:
+                return
+            if end in snapshot_at and self.slots is not None and self.snapshots() < self.slots:
+                self.nodes[path[:end]].snapshot = True
+
+    def lose_something(self, choose: Callable[[list[Path]], Path]) -> None:
+        """Content goes that nobody holds: a leaf, or the snapshot of a node that stays."""
+        loose = sorted(path for path, node in self.nodes.items() if node.snapshot and not node.snapshot_locks)
+        if loose:
+            self.nodes[choose(loose)].snapshot = False
+        else:
+            self.evict_one()
 
     def publish(self, path: Path, private: int) -> None:
         """The last `private` tokens of the path become nodes; those that exist free the duplicates."""

@@ -45,6 +45,7 @@ class World:
     aborts: float = 0.02
     chaos: float = 0.02
     fences: float = 0.01
+    warm: int = 0
     patience: int = 4000
 
 
@@ -223,6 +224,19 @@ class Pipeline:
         self.passed_in: dict[str, set[int]] = {}
         self.decided: dict[int, dict[str, tuple[Verdict, int | None]]] = {}
         self.current: Broadcast | None = None
+        for _ in range(world.warm):
+            self.warm_up()
+
+    def warm_up(self) -> None:
+        """A text that every rank has seen to another depth, with snapshots at other places."""
+        length = self.world.longest
+        text = tuple(self.rng.randrange(self.world.vocabulary) for _ in range(length))
+        self.texts.append(text)
+        for rank in self.ranks:
+            depth = self.rng.randint(length // 2, length)
+            rank.tree.warm(
+                text[:depth], self.rng.sample(range(1, length + 1), self.rng.randint(2, length // 2))
+            )
 
     # --- links ----------------------------------------------------------------------------------------------
 
@@ -407,7 +421,7 @@ class Pipeline:
             if roll < self.world.aborts:
                 self.abort_one()
             elif roll < self.world.aborts + self.world.chaos:
-                self.rng.choice(self.ranks).tree.evict_one()
+                self.rng.choice(self.ranks).tree.lose_something(self.rng.choice)
             elif roll < self.world.aborts + self.world.chaos + self.world.fences:
                 self.fence()
             if self.steps >= thaw:
@@ -473,6 +487,7 @@ class Pipeline:
                     "a waiting request was passed"
                 )
                 for rid in not_admitted:
+                    self.stat["passed"] += 1
                     self.passed_in.setdefault(rid, set()).add(message.round)
                     assert len(self.passed_in[rid]) == 1, f"{rid} was passed in {self.passed_in[rid]}"
                 self.tried.pop(attempt.rid, None)
