@@ -403,3 +403,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "unset it",
     ),
 )
+
+
+if __name__ == "__main__":
+    print(markdown_table(), end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -161,3 +162,13 @@ def test_table_lists_every_row() -> None:
     table = refusals.markdown_table().splitlines()
     assert len(table) == len(refusals.REFUSALS) + 2
     assert all(row.count("|") == 4 for row in table)
+
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="a wheel has no README")
+def test_readme_shows_this_table() -> None:
+    assert refusals.markdown_table() in README.read_text(encoding="utf-8"), (
+        "paste the output of python -m sglang_wavepp.settings.refusals into README.md"
+    )
