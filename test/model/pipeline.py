@@ -221,7 +221,7 @@ class Pipeline:
         self.ended: Counter[str] = Counter()
         self.stat: Counter[str] = Counter()
         self.tried: dict[str, int] = {}
-        self.passed_in: dict[str, set[int]] = {}
+        self.beside: dict[str, set[str]] = {}
         self.decided: dict[int, dict[str, tuple[Verdict, int | None]]] = {}
         self.current: Broadcast | None = None
         for _ in range(world.warm):
@@ -488,8 +488,10 @@ class Pipeline:
                 )
                 for rid in not_admitted:
                     self.stat["passed"] += 1
-                    self.passed_in.setdefault(rid, set()).add(message.round)
-                    assert len(self.passed_in[rid]) == 1, f"{rid} was passed in {self.passed_in[rid]}"
+                    beside = self.beside.setdefault(rid, {other.rid for other in self.current.attempts})
+                    assert attempt.rid in beside, (
+                        f"{attempt.rid} was named behind {rid}, which {beside} had passed"
+                    )
                 self.tried.pop(attempt.rid, None)
                 continue
             not_admitted.append(attempt.rid)

@@ -4,7 +4,7 @@ alike.
 Each attempt is decided by its own votes. Order comes from how the votes are made: a rank whose hold fails has
 no room for any later attempt of the round either, so a request that waits for capacity is never passed within
 a round. A request that goes on at a lower endpoint can be: its holds were good, and those of the requests
-behind it were made beside them. The leader sees to it that this happens to a request in one round at most.
+behind it were made beside them. The leader sees to it that few ever pass it.
 """
 
 from __future__ import annotations

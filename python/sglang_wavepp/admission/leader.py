@@ -1,11 +1,11 @@
 """Rank 0's part in the rounds: keeps arrival order, opens rounds, and turns the outcomes into events for its
 LOOP.
 
-A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. First
-come, first served holds as follows. No request is attempted for the first time, or again after waiting,
-behind one that waits or that has no fresh hint. A request that goes on at a lower endpoint, or that some rank
-could not judge, may be passed by requests of the same round; from then on nothing new is named behind it
-until it is admitted, so it is passed in one round at most, by fewer than `max_batch` requests.
+A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. First come, first
+served holds as follows. No request is attempted for the first time, or again after waiting, behind one that waits or
+that has no fresh hint. A request that goes on at a lower endpoint, or that some rank could not judge, may be passed by
+requests that are attempted in the same round. Once that has happened, nothing new is named behind it until it is
+admitted, so that fewer than `max_batch` requests ever pass it.
 """
 
 from __future__ import annotations

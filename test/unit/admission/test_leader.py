@@ -183,7 +183,7 @@ def test_a_lower_endpoint_is_the_next_candidate_without_a_new_hint() -> None:
     assert [a.candidate for a in rounds.open().attempts] == [2]
 
 
-def test_a_request_is_passed_in_one_round_at_most() -> None:
+def test_a_request_that_was_passed_is_not_passed_by_new_ones() -> None:
     rounds = Rounds(batch=2).announce("a", "b", "c")
     rounds.round()
     lower = {"a": (held(8, 8), held(4, 8))}
