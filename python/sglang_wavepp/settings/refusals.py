@@ -190,12 +190,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "use --wavepp-max-wave-tokens",
     ),
     Refusal(
-        "--max-queued-requests",
-        _given("max_queued_requests"),
-        "not supported yet: SGLang counts a queue that WavePP does not use",
-        "limit the load in front of the server",
-    ),
-    Refusal(
         "--enable-prefill-delayer / --min-free-slots-delay",
         lambda a, e: a.enable_prefill_delayer or a.min_free_slots_delay is not None,
         "only the planner may hold a wave back",

@@ -39,7 +39,6 @@ ASKED_BY: dict[str, list[dict[str, Any]]] = {
     "--num-continuous-decode-steps": [{"num_continuous_decode_steps": 2}],
     "--scheduler-recv-interval": [{"scheduler_recv_interval": 2}],
     "--prefill-max-requests": [{"prefill_max_requests": 4}],
-    "--max-queued-requests": [{"max_queued_requests": 4}],
     "--enable-prefill-delayer / --min-free-slots-delay": [
         {"enable_prefill_delayer": True},
         {"min_free_slots_delay": 1},
