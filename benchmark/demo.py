@@ -7,6 +7,7 @@ Prints one table and draws WavePP's waves. Exit status: 0; 1 something failed; 3
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import time
@@ -68,17 +69,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(kind: ModelKind, pp: int, folder: Path) -> int:
     """The whole demo; the exit status."""
-    progress = Progress(steps=9)
+    progress = Progress(steps=8)
     progress.step(f"tiny {kind.value} model")
     path = model_folder(kind)
     progress.done(str(path))
+    servers = folder / "servers"
+    shutil.rmtree(servers, ignore_errors=True)  # logs and traces of the demo before
     wavepp = ServerConfig(model=kind, pp=pp, wavepp=True, trace=True)
     sample = mixed_workload(
         _SAMPLE_SEED, requests=_SAMPLE_REQUESTS, longest=_SAMPLE_LONGEST, follow_up_share=0
     )
     prompts, load = sample.prompts, SharedPrefixLoad()
-    stock = _serve("stock SGLang", wavepp.stock(), prompts, load, folder, progress)
-    ours = _serve("WavePP", wavepp, prompts, load, folder, progress)
+    stock = _serve("stock SGLang", wavepp.stock(), prompts, load, servers, progress)
+    ours = _serve("WavePP", wavepp, prompts, load, servers, progress)
     wrong = differences(prompts, ours.answers, stock.answers)
 
     print()
@@ -86,13 +89,14 @@ def run(kind: ModelKind, pp: int, folder: Path) -> int:
     print(f"{load.requests} requests, {load.concurrency} at a time")
     print()
     print(table([stock, ours]))
+    print()
     print("A tiny model on the CPU: this shows that WavePP serves, not how fast it would be on GPUs.")
     print()
     _report_sample(prompts, wrong)
     progress.step("picture of the waves")
     assert ours.trace_folder is not None
     title = f"WavePP, {kind.value} model, pp-size {pp}"
-    trace_path, html_path = merge(ours.trace_folder, title, window_ns=ours.window_ns)
+    trace_path, html_path = merge(ours.trace_folder, title, window_ns=ours.window_ns, output=folder)
     progress.done()
     print(f"  {html_path}  (open in a browser)")
     print(f"  {trace_path}  (open in https://ui.perfetto.dev)")

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-_PLAIN_LINE_SECONDS = 5.0
+_PLAIN_LINE_SECONDS = 10.0
 
 
 class Progress:

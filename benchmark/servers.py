@@ -163,7 +163,7 @@ class Server:
                 )
             if progress is not None and time.monotonic() - said > 5:
                 said = time.monotonic()
-                progress(f"waiting for {self.config.name} ({elapsed:.0f} s)")
+                progress(f"{elapsed:.0f} s")
             time.sleep(0.2)
 
     def _answers(self) -> bool:

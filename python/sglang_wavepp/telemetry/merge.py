@@ -14,9 +14,13 @@ from sglang_wavepp.telemetry.reading import TraceError, read_folder
 
 
 def merge(
-    directory: Path, title: str = "WavePP timeline", *, window_ns: tuple[int, int] | None = None
+    directory: Path,
+    title: str = "WavePP timeline",
+    *,
+    window_ns: tuple[int, int] | None = None,
+    output: Path | None = None,
 ) -> tuple[Path, Path]:
-    """Write both files into the trace folder and return their paths (JSON, HTML).
+    """Write both files into the trace folder, or into ``output``, and return their paths (JSON, HTML).
 
     Args:
         window_ns: only events that lie within these two times (of the trace's clock) are taken.
@@ -27,7 +31,8 @@ def merge(
     ranks = read_folder(directory)
     if window_ns is not None:
         ranks = tuple(rank.between(*window_ns) for rank in ranks)
-    trace_path, html_path = directory / "trace.json", directory / "timeline.html"
+    folder = directory if output is None else output
+    trace_path, html_path = folder / "trace.json", folder / "timeline.html"
     trace_path.write_bytes(msgspec.json.encode(chrome_trace(ranks)))
     html_path.write_text(picture(ranks, title), encoding="utf-8")
     return trace_path, html_path
