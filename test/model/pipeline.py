@@ -121,10 +121,12 @@ class NaiveRank:
         self.running[record.rid] = Running(record, tokens=list(record.token_ids))
 
     def apply(self, command: Command) -> None:
-        for record in self.handover.pop_installed():
-            self.install(record)
-        for rid in self.handover.pop_withdrawn() if self.index else ():
-            del self.running[rid]
+        if self.index:
+            installed, withdrawn = self.handover.pop_changes()
+            for record in installed:
+                self.install(record)
+            for rid in withdrawn:
+                del self.running[rid]
         if command.kind == "span":
             self._span(self.running[command.rid], command.start, command.length)
         elif command.kind in ("end", "abort"):

@@ -58,6 +58,10 @@ class Entries:
         """Forget a request that ended."""
         self._by_key.pop(key, None)
 
+    def any_materialised(self) -> bool:
+        """Whether a request has taken room of its own in this rank's pools."""
+        return any(entry.materialised for entry in self._by_key.values())
+
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 

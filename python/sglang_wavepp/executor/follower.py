@@ -100,13 +100,12 @@ class Follower:
     def _take_admissions(self) -> bool:
         self._handover.loop_wake.clear()
         progressed = self._admission.serve()
-        for record in self._handover.pop_installed():
-            progressed = True
+        installed, withdrawn = self._handover.pop_changes()
+        for record in installed:
             self._install(record)
-        for rid in self._handover.pop_withdrawn():
-            progressed = True
+        for rid in withdrawn:
             self._stage.entries.remove(rid)
-        return progressed
+        return progressed or bool(installed or withdrawn)
 
     def _take_messages(self) -> bool:
         progressed = False
@@ -148,7 +147,7 @@ class Follower:
                 with self._stage.mutex:
                     if not self._drop():
                         raise RuntimeError(
-                            "rank 0 found the server idle and flushed it, but this rank isn't idle"
+                            "rank 0 found the server idle and flushed it, but a request runs or holds room here"
                         )
             case StopCommand(reason=reason):
                 logger.info("rank 0 ends the server: %s", reason)
@@ -166,12 +165,21 @@ class Follower:
         return activation.tensors
 
     def is_idle(self) -> bool:
-        """Whether this rank holds no request and no wave."""
-        return self._stage.is_idle()
+        """Whether no request uses this rank's pools: it may be flushed.
+
+        Requests may have been announced already. Installation records and commands take different ways, so the record
+        of a request that arrived after a flush can be here before the flush.
+        """
+        return self._stage.holds_nothing()
 
     def _when_idle(self) -> None:
-        if not self._was_busy or not self.is_idle():
+        if not self._was_busy or not self._stage.is_idle():
             return
-        self._was_busy = False
         with self._stage.mutex:
+            # A request that the admission thread holds room for was announced in an earlier round, so the LOOP knows
+            # it or finds it here.
+            if self._handover.has_changes:
+                return
+            self._was_busy = False
             self._scheduler.on_idle()
+            self._stage.leases.check_idle()

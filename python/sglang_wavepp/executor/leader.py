@@ -140,6 +140,7 @@ class Leader:
         self._was_busy = False
         with self._stage.mutex:
             self._scheduler.on_idle()
+            self._stage.leases.check_idle()
 
     def is_idle(self) -> bool:
         """Whether no request is anywhere on this server, admission included."""

@@ -344,5 +344,10 @@ class Stage:
         self.entries.remove(key)
 
     def is_idle(self) -> bool:
-        """Whether this rank holds no request and no wave."""
+        """Whether this rank knows no request and no wave."""
         return not len(self.ring) and not len(self.entries)
+
+    def holds_nothing(self) -> bool:
+        """Whether no wave, no request and no lease uses the pools of this rank."""
+        with self.mutex:
+            return not len(self.ring) and not self.entries.any_materialised() and self.leases.idle()

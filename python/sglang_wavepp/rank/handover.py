@@ -94,11 +94,21 @@ class Handover:
         """The LOOP has applied this command and all before it."""
         self._applied_command = seq
 
-    def pop_installed(self) -> list[InstallRecord]:
-        """Followers: requests that rank 0 announced, before any command names them."""
+    def pop_changes(self) -> tuple[list[InstallRecord], list[str]]:
+        """Followers: requests that rank 0 announced, and ids of those that were withdrawn since.
+
+        Both in one step: a withdrawn request is in this call's list of the announced ones or in an earlier call's.
+        """
         with self._lock:
             records, self._installed = self._installed, []
-        return records
+            withdrawn, self._withdrawn = self._withdrawn, []
+        return records, withdrawn
+
+    @property
+    def has_changes(self) -> bool:
+        """Followers: whether `pop_changes` would return anything."""
+        with self._lock:
+            return bool(self._installed or self._withdrawn)
 
     def pop_admitted(self) -> list[Admitted]:
         """Rank 0: requests that all ranks hold, in the order of admission."""
@@ -109,7 +119,7 @@ class Handover:
         return marked
 
     def pop_withdrawn(self) -> list[str]:
-        """Ids of requests whose abort ended inside admission; on followers those that were installed before."""
+        """Rank 0: ids of requests whose abort ended inside admission."""
         with self._lock:
             withdrawn, self._withdrawn = self._withdrawn, []
         self._aborting.difference_update(withdrawn)

@@ -133,8 +133,8 @@ def test_threads_admit_in_arrival_order(running: Callable[..., Ranks]) -> None:
     assert [one.rid for one in admitted] == names
     assert all(one.endpoint == 9 for one in admitted)
     ranks.until(lambda: all(len(h._installed) == len(names) for h in ranks.handovers[1:]))
-    assert [r.rid for r in ranks.handovers[1].pop_installed()] == names
-    assert ranks.handovers[0].pop_installed() == [], "rank 0's LOOP made its requests itself"
+    assert [r.rid for r in ranks.handovers[1].pop_changes()[0]] == names
+    assert ranks.handovers[0].pop_changes() == ([], []), "rank 0's LOOP made its requests itself"
     assert [thread.name for thread in ranks.threads] == ["WAVE"] * 3
 
 
@@ -283,7 +283,7 @@ def test_inline_runs_whole_rounds_between_two_steps_of_the_loop() -> None:
     stopping = True
     for thread in followers:
         thread.join(10)
-    assert [r.rid for r in ranks.handovers[2].pop_installed()] == ["a", "b"]
+    assert [r.rid for r in ranks.handovers[2].pop_changes()[0]] == ["a", "b"]
     with pytest.raises(RuntimeError, match="only rank 0"):
         inline[1].run_round()
 

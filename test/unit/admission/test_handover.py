@@ -41,10 +41,12 @@ def test_answers_wake_the_loop_and_nothing_does_not(handover: Handover) -> None:
     assert not is_signalled(handover.loop_wake)
     handover.answer(installed=(record("a"),), admitted=(Admitted("b", 0, 4),), withdrawn=("c",))
     assert is_signalled(handover.loop_wake)
-    assert [r.rid for r in handover.pop_installed()] == ["a"]
+    assert handover.has_changes
     assert handover.pop_admitted() == [Admitted("b", 0, 4)]
-    assert handover.pop_withdrawn() == ["c"]
-    assert (handover.pop_installed(), handover.pop_admitted(), handover.pop_withdrawn()) == ([], [], [])
+    installed, withdrawn = handover.pop_changes()
+    assert ([r.rid for r in installed], withdrawn) == (["a"], ["c"])
+    assert not handover.has_changes
+    assert (handover.pop_changes(), handover.pop_admitted(), handover.pop_withdrawn()) == (([], []), [], [])
 
 
 def test_an_abort_that_crosses_the_admission_is_not_lost(handover: Handover) -> None:
