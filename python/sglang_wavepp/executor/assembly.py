@@ -344,7 +344,13 @@ def _drive(
     link: LeaderLink | MemberLink
     link = _present(links.rounds_member) if rank.index else _present(links.rounds_leader)
     if settings.admission != "inline":
-        thread = AdmissionThread(rounds=rounds, link=link, handover=handover, on_failure=fail)
+        thread = AdmissionThread(
+            rounds=rounds,
+            link=link,
+            handover=handover,
+            on_failure=fail,
+            timeout=settings.rounds_timeout,
+        )
         return thread, OffLoop()
     inline = InlineAdmission(rounds=rounds, link=link, timeout=settings.rounds_timeout)
     return None, FollowingInline(inline) if rank.index else LeadingInline(inline)
