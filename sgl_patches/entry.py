@@ -5,7 +5,7 @@ process                hooks
 =====================  ==========================================================================================
 every one              parsing of arguments (``register``, called by SGLang's plugin loader)
 on the CPU platform    the kernels, as well (``register``)
-launcher, --wavepp     what checks and shows the settings (``install_in_launcher``)
+launcher, --wavepp     what checks and shows the settings (``install_in_launcher``); its end of control requests
 scheduler, --wavepp    everything (``install_in_scheduler``; in the launcher as well, before it starts any)
 =====================  ==========================================================================================
 """

@@ -15,6 +15,9 @@ from sglang_wavepp.settings.of import attach, is_decided, settings_of
 
 CACHE_BACKEND = "wavepp"
 COMM_OVERLAP = "SGLANG_PP_COMM_OVERLAP"
+CRASH_DIAGNOSTICS = ("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH")
+"""SGLang's launcher takes these before it ends a server of which a rank failed. While it waits for them, up to 65 s,
+the clients of all other ranks hang, so they are off unless somebody asks for them."""
 _COMMAND_LINE = "_wavepp_command_line"
 _ARRIVAL = "_wavepp_arrival"
 
@@ -41,7 +44,7 @@ def check_resolved(server_args: Any) -> None:
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    from sgl_patches import entry
+    from sgl_patches import entry, tokenizer
 
     with errors_as_one_line(only_if=getattr(server_args, _COMMAND_LINE, False)):
         if not is_decided(server_args):
@@ -49,6 +52,7 @@ def check_resolved(server_args: Any) -> None:
         settings = settings_of(server_args)
         if settings is not None:
             refusals.check(resolving_view(server_args), settings, os.environ)
+            tokenizer.install()
             # Forked children inherit the hooks. For spawned ones this is a rehearsal whose error is easy to read.
             entry.install_in_scheduler()
 
@@ -97,3 +101,5 @@ def _prepare(server_args: Any, settings: WaveSettings) -> None:
             setattr(server_args, name, value)
     setattr(server_args, _ARRIVAL, Arrival())
     os.environ.setdefault(COMM_OVERLAP, "1")
+    for name in CRASH_DIAGNOSTICS:
+        os.environ.setdefault(name, "0")

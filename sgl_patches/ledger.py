@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from sgl_patches import cpu_kernels, engine, radix_cache, schedule_batch, scheduler, server_args
+from sgl_patches import cpu_kernels, engine, radix_cache, schedule_batch, scheduler, server_args, tokenizer
 from sgl_patches.fingerprint import TargetMissingError, fingerprint_of
 from sgl_patches.patch import NeededBy, Patch
 
@@ -18,6 +18,7 @@ LEDGER: tuple[Patch, ...] = (
     *scheduler.PATCHES,
     *schedule_batch.PATCHES,
     *radix_cache.PATCHES,
+    *tokenizer.PATCHES,
     *cpu_kernels.PATCHES,
 )
 

@@ -53,7 +53,8 @@ def refusal(request: Any) -> Any | None:
     """The reply that tells a caller that its control request was refused.
 
     Returns:
-        A reply of the type that SGLang's tokenizer waits for, None when that type can't say no.
+        A reply of the type that SGLang's tokenizer waits for, None when that type can't say no: the tokenizer refuses
+        those itself (`sgl_patches.tokenizer`), or waits for no reply.
     """
     name = type(request).__name__
     reply_name = _REPLY_NAMES.get(name, name.removesuffix("Input").removesuffix("Output") + "Output")
@@ -70,9 +71,12 @@ def refusal(request: Any) -> Any | None:
         if place in fields:
             values[place] = text
             break
+    if "parameter" in fields:
+        values["parameter"] = None  # how SGLang says that it has no such weight
     if not values:
         return None
     for field in fields.values():
         if field.required and field.name not in values:
-            values[field.name] = [] if field.name == "response" else None
+            # A session is known by its id, in the request and in the reply.
+            values[field.name] = [] if field.name == "response" else getattr(request, field.name, None)
     return reply_type(**values)

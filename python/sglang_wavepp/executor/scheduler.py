@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglang.srt.managers.io_struct import RpcReqOutput, sock_send
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler_pp_mixin import DynamicGradMode
 
@@ -80,7 +81,9 @@ def make_wave_scheduler(
                     continue
                 logger.error(control.refusal_text(request))
                 reply = control.refusal(request)
-                if reply is not None:
+                if isinstance(reply, RpcReqOutput):
+                    sock_send(self.ipc_channels.recv_from_rpc, reply)
+                elif reply is not None:
                     self.send_control_output(reply, request)
             super().process_input_requests(served)
 

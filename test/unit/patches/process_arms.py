@@ -123,9 +123,10 @@ def cpu() -> Any:
 def launcher() -> Any:
     from sglang.srt.managers import schedule_batch, scheduler
 
-    from sgl_patches import applied, radix_cache
+    from sgl_patches import applied, launch, radix_cache
     from sglang_wavepp.settings.of import settings_of
 
+    os.environ[launch.CRASH_DIAGNOSTICS[1]] = "1"
     stock_scheduler, stock_prefix = scheduler.Scheduler, schedule_batch.Req._compute_max_prefix_len
     server_args = hooked_launcher()
     overridden = [name for name in vars(scheduler.Scheduler) if name in dir(stock_scheduler)]
@@ -139,6 +140,8 @@ def launcher() -> Any:
         "depth": server_args.pp_async_batch_depth,
         "backend": [server_args.radix_cache_backend, radix_cache.is_registered()],
         "overlap": os.environ["SGLANG_PP_COMM_OVERLAP"],
+        "crash_diagnostics": [os.environ[name] for name in launch.CRASH_DIAGNOSTICS],
+        "targets": applied.targets(),
         "subclass": scheduler.Scheduler is not stock_scheduler
         and issubclass(scheduler.Scheduler, stock_scheduler),
         "overridden": sorted(overridden),
