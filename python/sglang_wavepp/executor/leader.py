@@ -17,6 +17,7 @@ from sglang.srt.managers.scheduler import _make_abort_req
 
 from sglang_wavepp.admission import fits
 from sglang_wavepp.admission.pools import PoolLimits
+from sglang_wavepp.executor import vetting
 from sglang_wavepp.executor.admission_port import AdmissionPort
 from sglang_wavepp.executor.bookings import AbortReason, Booking, Bookings, Phase
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
@@ -179,7 +180,7 @@ class Leader:
                 prompt=len(req.origin_input_ids),
                 max_new_tokens=req.sampling_params.max_new_tokens,
                 limits=self._limits,
-            )
+            ) or vetting.complaint(req, vocabulary=self._scheduler.model_config.vocab_size)
             if message is not None:
                 req.set_finish_with_abort(message, HTTPStatus.BAD_REQUEST)
                 refused = req.to_finish
