@@ -41,7 +41,13 @@ from sglang_wavepp.plane.request_record import record_from, request_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.static import StaticPlanner
-from sglang_wavepp.rank.admission_thread import AdmissionThread, InlineAdmission, LeaderLink, MemberLink
+from sglang_wavepp.rank.admission_thread import (
+    AdmissionThread,
+    InlineAdmission,
+    LeaderLink,
+    MemberLink,
+    RoundsTimeout,
+)
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.heartbeat import Heartbeat
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
@@ -249,7 +255,7 @@ class Fatal:
         """End the server. Called from any thread; returns."""
         if not self._once.acquire(blocking=False):
             return
-        if isinstance(reason, BaseException):
+        if isinstance(reason, BaseException) and not isinstance(reason, RoundsTimeout):
             logger.critical("WavePP ends the server: %s failed", self._rank.name, exc_info=reason)
         else:
             logger.critical("WavePP ends the server: %s", reason)
@@ -343,6 +349,7 @@ def _drive(
 ) -> tuple[AdmissionThread | None, AdmissionPort]:
     link: LeaderLink | MemberLink
     link = _present(links.rounds_member) if rank.index else _present(links.rounds_leader)
+    names = {info.rank.index: info.label for info in links.infos}
     if settings.admission != "inline":
         thread = AdmissionThread(
             rounds=rounds,
@@ -350,9 +357,10 @@ def _drive(
             handover=handover,
             on_failure=fail,
             timeout=settings.rounds_timeout,
+            names=names,
         )
         return thread, OffLoop()
-    inline = InlineAdmission(rounds=rounds, link=link, timeout=settings.rounds_timeout)
+    inline = InlineAdmission(rounds=rounds, link=link, timeout=settings.rounds_timeout, names=names)
     return None, FollowingInline(inline) if rank.index else LeadingInline(inline)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import zmq
@@ -41,11 +42,12 @@ class MemberLink(MemberSender, Protocol):
 
 
 class RoundsTimeout(RuntimeError):
-    """Ranks did not vote in time; `ranks` are their indices."""
+    """Ranks did not vote in time; `ranks` are their indices, `names` how people call them."""
 
-    def __init__(self, ranks: tuple[int, ...], seconds: float) -> None:
+    def __init__(self, ranks: tuple[int, ...], seconds: float, names: Mapping[int, str]) -> None:
         self.ranks = ranks
-        super().__init__(f"no vote from rank {', '.join(map(str, ranks))} within {seconds:g} s")
+        named = ", ".join(names.get(rank, f"rank {rank}") for rank in ranks)
+        super().__init__(f"no vote from {named} within {seconds:g} s (--wavepp-rounds-timeout)")
 
 
 class AdmissionThread(threading.Thread):
@@ -58,6 +60,7 @@ class AdmissionThread(threading.Thread):
         on_failure: called once with whatever ended the thread too early; it must end the server.
         timeout: seconds that rank 0 waits for the votes of a round, None for ever. Missing ones are a failure: a
             rank may be alive and yet never answer.
+        names: what errors call each rank, by index.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class AdmissionThread(threading.Thread):
         handover: Handover,
         on_failure: Callable[[BaseException], None],
         timeout: float | None = None,
+        names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(name="WAVE", daemon=True)
         self._rounds = rounds
@@ -75,6 +79,7 @@ class AdmissionThread(threading.Thread):
         self._handover = handover
         self._on_failure = on_failure
         self._timeout = timeout
+        self._names = names
         self._stopping = False
 
     def stop(self, timeout: float | None = None) -> None:
@@ -113,7 +118,7 @@ class AdmissionThread(threading.Thread):
             return None
         left = rounds.opened_at + self._timeout - time.monotonic()
         if left <= 0:
-            raise RoundsTimeout(rounds.missing(), self._timeout)
+            raise RoundsTimeout(rounds.missing(), self._timeout, self._names)
         return left
 
 
@@ -127,14 +132,21 @@ class InlineAdmission:
         rounds: what to drive.
         link: this rank's end of the rounds link.
         timeout: seconds that rank 0 waits for votes.
+        names: what errors call each rank, by index.
     """
 
     def __init__(
-        self, *, rounds: LeadingRounds | FollowingRounds, link: LeaderLink | MemberLink, timeout: float
+        self,
+        *,
+        rounds: LeadingRounds | FollowingRounds,
+        link: LeaderLink | MemberLink,
+        timeout: float,
+        names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._rounds = rounds
         self._link = link
         self._timeout = timeout
+        self._names = names
         self._poller = zmq.Poller()
         self._poller.register(link.socket, zmq.POLLIN)
 
@@ -168,7 +180,7 @@ class InlineAdmission:
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RoundsTimeout(rounds.missing(), self._timeout)
+                raise RoundsTimeout(rounds.missing(), self._timeout, self._names)
             self._poller.poll(int(left * 1000) + 1)
         return True
 

@@ -205,6 +205,7 @@ def test_a_rank_that_never_votes_is_named_in_time() -> None:
         handover=ranks.handovers[0],
         on_failure=lambda failure: ranks.failures.append((0, failure)),
         timeout=0.05,
+        names={2: "pp2 tp0 (pid 7)"},
     )
     for thread in ranks.threads[:2]:
         thread.start()
@@ -215,6 +216,7 @@ def test_a_rank_that_never_votes_is_named_in_time() -> None:
     [(_, failure)] = ranks.failures
     assert isinstance(failure, RoundsTimeout)
     assert 2 in failure.ranks
+    assert "pp2 tp0 (pid 7)" in str(failure)
     for thread in ranks.threads[:2]:
         thread.stop(timeout=10)
 
@@ -291,7 +293,7 @@ def test_inline_runs_whole_rounds_between_two_steps_of_the_loop() -> None:
 def test_inline_names_the_ranks_that_do_not_vote() -> None:
     ranks = Ranks(3)
     ranks.handovers[0].announce(record("a"))
-    inline = InlineAdmission(rounds=ranks.rounds[0], link=ranks.hub, timeout=0.05)
-    with pytest.raises(RoundsTimeout, match=r"rank 1, 2 within 0\.05 s") as raised:
+    inline = InlineAdmission(rounds=ranks.rounds[0], link=ranks.hub, timeout=0.05, names={2: "pp2 tp0"})
+    with pytest.raises(RoundsTimeout, match=r"rank 1, pp2 tp0 within 0\.05 s") as raised:
         inline.run_round()
     assert raised.value.ranks == (1, 2)
