@@ -27,11 +27,12 @@ def test_server_info_shows_the_settings(server: Server, config: ServerConfig) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--wavepp-admission", "lease"), ("--wavepp-admission lease", "two-walk")),
-        (("--wavepp-planner", "mpu"), ("--wavepp-planner mpu", "static")),
-        (("--enable-mixed-chunk",), ("--enable-mixed-chunk",)),
+        pytest.param(("--wavepp-admission", "lease"), ("--wavepp-admission lease", "two-walk"), id="lease"),
+        pytest.param(("--enable-mixed-chunk",), ("--enable-mixed-chunk",), id="mixed-chunk"),
+        pytest.param(
+            ("--wavepp-planner", "mpu"), ("--wavepp-planner mpu", "static"), id="mpu", marks=pytest.mark.full
+        ),
     ],
-    ids=["lease", "mpu", "mixed-chunk"],
 )
 def test_what_cannot_work_is_refused_at_start(options: tuple[str, ...], words: tuple[str, ...]) -> None:
     config = HYBRID.with_(trace=False, options=options)

@@ -18,8 +18,8 @@ from benchmark.workloads import mixed_workload
     [
         pytest.param(1, 60, 4000, id="hybrid", marks=pytest.mark.server(HYBRID)),
         pytest.param(1, 24, 1025, id="hybrid-inline", marks=pytest.mark.server(INLINE)),
-        pytest.param(2, 40, 2048, id="dense", marks=pytest.mark.server(DENSE)),
-        pytest.param(3, 40, 2048, id="hybrid-moe", marks=pytest.mark.server(HYBRID_MOE)),
+        pytest.param(2, 30, 2048, id="dense", marks=pytest.mark.server(DENSE)),
+        pytest.param(3, 30, 1280, id="hybrid-moe", marks=pytest.mark.server(HYBRID_MOE)),
     ],
 )
 def test_every_pass_gives_the_reference_tokens(

@@ -28,7 +28,7 @@ def _fault_marks(fault: str) -> list[pytest.MarkDecorator]:
     ],
 )
 def test_same_tokens(server: Server, config: ServerConfig, references: References, seed: int) -> None:
-    prompts, expected = references.turns(config, mixed_workload(seed, requests=30, longest=1280))
+    prompts, expected = references.turns(config, mixed_workload(seed, requests=24, longest=1280))
     for name, concurrency in (("alone", 1), ("concurrent", 8), ("again", 8)):
         answers = ask_all(server.client, prompts, concurrency)
         wrong = differences(prompts, answers, expected)
