@@ -44,7 +44,7 @@ def check_resolved(server_args: Any) -> None:
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    from sgl_patches import entry, tokenizer
+    from sgl_patches import entry, tokenizer, watchdog
 
     with errors_as_one_line(only_if=getattr(server_args, _COMMAND_LINE, False)):
         if not is_decided(server_args):
@@ -53,6 +53,7 @@ def check_resolved(server_args: Any) -> None:
         if settings is not None:
             refusals.check(resolving_view(server_args), settings, os.environ)
             tokenizer.install()
+            watchdog.install()
             # Forked children inherit the hooks. For spawned ones this is a rehearsal whose error is easy to read.
             entry.install_in_scheduler()
 

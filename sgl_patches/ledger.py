@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from sgl_patches import cpu_kernels, engine, radix_cache, schedule_batch, scheduler, server_args, tokenizer
+from sgl_patches import (
+    cpu_kernels,
+    engine,
+    radix_cache,
+    schedule_batch,
+    scheduler,
+    server_args,
+    tokenizer,
+    watchdog,
+)
 from sgl_patches.fingerprint import TargetMissingError, fingerprint_of
 from sgl_patches.patch import NeededBy, Patch
 
@@ -19,6 +28,7 @@ LEDGER: tuple[Patch, ...] = (
     *schedule_batch.PATCHES,
     *radix_cache.PATCHES,
     *tokenizer.PATCHES,
+    *watchdog.PATCHES,
     *cpu_kernels.PATCHES,
 )
 

@@ -119,6 +119,19 @@ def cpu() -> Any:
     return changes()
 
 
+def watched_names() -> list[str]:
+    """What the launcher of a server with two stages calls its children."""
+    from sglang.srt import runtime_context
+    from sglang.srt.entrypoints import engine
+    from sglang.srt.utils.watchdog import SubprocessWatchdog
+
+    layout = types.SimpleNamespace(node_rank=0, nnodes=1, pp_size=2, tp_size=1)
+    runtime_context.get_parallel = engine.get_parallel = lambda: layout
+    watchdog = SubprocessWatchdog(processes=[], process_names=["scheduler_0", "scheduler_1", "detokenizer"])
+    names: list[str] = watchdog._names
+    return names
+
+
 @arm
 def launcher() -> Any:
     from sglang.srt.managers import schedule_batch, scheduler
@@ -142,6 +155,7 @@ def launcher() -> Any:
         "overlap": os.environ["SGLANG_PP_COMM_OVERLAP"],
         "crash_diagnostics": [os.environ[name] for name in launch.CRASH_DIAGNOSTICS],
         "targets": applied.targets(),
+        "watched": watched_names(),
         "subclass": scheduler.Scheduler is not stock_scheduler
         and issubclass(scheduler.Scheduler, stock_scheduler),
         "overridden": sorted(overridden),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sgl_patches import engine, tokenizer
+from sgl_patches import engine, tokenizer, watchdog
 from sgl_patches.ledger import LEDGER
 from sgl_patches.patch import Kind, NeededBy
 
@@ -26,7 +26,7 @@ FLAGS = {
 LAUNCHER = {
     "sglang.srt.server_args.ServerArgs.resolved_dict",
     "sglang.srt.server_args.ServerArgs.check_server_args",
-    *(patch.target for patch in tokenizer.PATCHES),
+    *(patch.target for patch in (*tokenizer.PATCHES, *watchdog.PATCHES)),
 }
 HOOKED = (Kind.BEFORE, Kind.AFTER, Kind.AROUND, Kind.SUBCLASS)
 MAX_PREFIX = "sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len"
@@ -87,7 +87,8 @@ def test_launcher_is_prepared(arms: dict[str, Any]) -> None:
     assert launcher["backend"] == ["wavepp", True]
     assert launcher["overlap"] == "1"
     assert launcher["crash_diagnostics"] == ["0", "1"], "off, unless the environment says otherwise"
-    assert {patch.target for patch in tokenizer.PATCHES} <= set(launcher["targets"])
+    assert set(launcher["targets"]) >= LAUNCHER
+    assert launcher["watched"] == ["scheduler_0 pp0 tp0", "scheduler_1 pp1 tp0", "detokenizer"]
     assert launcher["subclass"]
     assert launcher["missing"] == []
     assert launcher["server_info"]["wavepp"] is True
