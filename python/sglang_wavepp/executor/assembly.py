@@ -52,6 +52,7 @@ from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.heartbeat import Heartbeat
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.rank.startup import DeviceGroup, HandshakeInfo, Links, PoolSizes, connect
+from sglang_wavepp.settings.errors import SettingsError
 from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.settings.of import settings_of
 from sglang_wavepp.telemetry.trace import NullTimeline, Timeline
@@ -145,7 +146,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
 
     Raises:
         HandshakeError: the ranks don't fit together.
-        ValueError: a setting doesn't fit the model.
+        SettingsError: a setting doesn't fit the model.
     """
     settings = settings_of(scheduler.server_args)
     if settings is None:
@@ -158,9 +159,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     grid = SpanGrid(page=scheduler.page_size, recurrent=_recurrent_grid(scheduler))
     shrink_pool(scheduler, rank.index)
     limits = pool_limits(scheduler)
-    planner = StaticPlanner(
-        budget=settings.wave_tokens(scheduler.chunked_prefill_size), grid=grid, max_requests=limits.rows
-    )
+    planner = _planner(settings, scheduler.chunked_prefill_size, grid, limits)
     links = connect(
         _handshake(scheduler, settings, rank, limits, fingerprints),
         group=scheduler.world_group.cpu_group,
@@ -218,6 +217,18 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         raise RuntimeError("this rank lacks an end of the heartbeat link")
     heartbeat = Heartbeat(links.heartbeat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
     return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
+
+
+def _planner(
+    settings: WaveSettings, chunked_prefill_size: int | None, grid: SpanGrid, limits: PoolLimits
+) -> StaticPlanner:
+    budget = settings.wave_tokens(chunked_prefill_size)
+    try:
+        return StaticPlanner(budget=budget, grid=grid, max_requests=limits.rows)
+    except ValueError as error:
+        raise SettingsError(
+            f"{error}; set --wavepp-max-wave-tokens or --chunked-prefill-size accordingly"
+        ) from error
 
 
 def pool_limits(scheduler: Any) -> PoolLimits:

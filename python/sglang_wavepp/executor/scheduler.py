@@ -8,6 +8,7 @@ SGLang's.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from sglang_wavepp.executor import control
 from sglang_wavepp.executor.assembly import Executor, assemble
 from sglang_wavepp.executor.keys import give_key
 from sglang_wavepp.executor.streaming import make_wave_streamer
+from sglang_wavepp.rank.startup import HandshakeError
+from sglang_wavepp.settings.errors import SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +54,12 @@ def make_wave_scheduler(
         def event_loop_pp(self) -> None:
             """Serve until the server ends."""
             self.init_pp_loop_state()
-            self._executor = assemble(self, fingerprints)
+            try:
+                self._executor = assemble(self, fingerprints)
+            except (SettingsError, HandshakeError) as refusal:
+                # All ranks find it, and the launcher ends with them. A traceback would only hide what is wrong.
+                print(f"error: {refusal}", file=sys.stderr, flush=True)
+                raise SystemExit(2) from None
             try:
                 self._executor.run()
             finally:

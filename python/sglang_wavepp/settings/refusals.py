@@ -46,7 +46,13 @@ def check(arguments: Any, settings: WaveSettings, environ: Environ) -> None:
         if refusal.applies(arguments, environ):
             raise SettingsError(refusal.text)
     if arguments.chunked_prefill_size is not None:
-        settings.wave_tokens(arguments.chunked_prefill_size)
+        tokens = settings.wave_tokens(arguments.chunked_prefill_size)
+        # A model's recurrent grid can be wider than its pages; the ranks look at it when they have the model.
+        if arguments.page_size is not None and tokens < arguments.page_size:
+            raise SettingsError(
+                f"a wave of {tokens} tokens holds no span: --wavepp-max-wave-tokens (or --chunked-prefill-size) "
+                f"must be at least the page of {arguments.page_size} tokens"
+            )
 
 
 def markdown_table() -> str:

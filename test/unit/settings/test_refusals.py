@@ -157,6 +157,15 @@ def test_waves_need_a_size() -> None:
         check(chunked_prefill_size=-1)
 
 
+def test_a_wave_holds_a_page() -> None:
+    check(page_size=64, chunked_prefill_size=64)
+    for wrong in ({"page_size": 64, "chunked_prefill_size": 63}, {"page_size": 512}):
+        with pytest.raises(
+            SettingsError, match="wave of (63|256) tokens holds no span: --wavepp-max-wave-tokens"
+        ):
+            check(**{"chunked_prefill_size": 256, **wrong})
+
+
 def test_table_lists_every_row() -> None:
     table = refusals.markdown_table().splitlines()
     assert len(table) == len(refusals.REFUSALS) + 2
