@@ -107,7 +107,7 @@ PATCHES = (
     ),
     Patch(
         target="sglang.srt.layers.moe.topk.biased_grouped_topk_impl",
-        kind=Kind.AROUND,
+        kind=Kind.REPLACE,
         why="routing scores with one rounding, so that a token goes to the same experts in every batch",
         breaks_without="a token may be routed to other experts in another batch",
         fingerprint="8136715c1fe00455",
