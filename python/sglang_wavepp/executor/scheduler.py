@@ -8,6 +8,7 @@ SGLang's.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from sglang.srt.managers.io_struct import RpcReqOutput, sock_send
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler_pp_mixin import DynamicGradMode
+from sglang.srt.runtime_context import get_parallel
 
 from sglang_wavepp.executor import control
 from sglang_wavepp.executor.assembly import Executor, assemble
@@ -70,6 +72,10 @@ def make_wave_scheduler(
             super().init_grammar_manager()
             manager = self.grammar_manager
             manager.pp_rank, manager.pp_size, manager.grammar_sync_size = 0, 1, 1
+            if get_parallel().pp_rank or get_parallel().tp_rank:
+                # Rank 0 decides that a grammar takes too long. Here it was ready on rank 0, and giving up would leave
+                # a request that this rank lacks.
+                manager.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS = math.inf
 
         def get_output_streamer_class(self) -> type[Any]:
             """A streamer that hides every request that is mid-prompt."""
