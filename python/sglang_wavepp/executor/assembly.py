@@ -127,12 +127,16 @@ class Executor:
         """Whether nothing is in admission, in flight or decoding, as far as this rank knows."""
         return self.loop.is_idle()
 
-    def close(self) -> None:
-        """End the threads and close the links; may be called twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """End the threads and close the links; may be called twice.
+
+        Args:
+            failed: this rank ends although the server should go on, so the others must take it for dead.
+        """
         if self._closed:
             return
         self._closed = True
-        self.heartbeat.close()
+        self.heartbeat.close(farewell=not failed)
         if self.thread is not None:
             self.thread.stop(timeout=5.0)
         if self.stage.reporter is not None:

@@ -64,8 +64,10 @@ def make_wave_scheduler(
                 raise SystemExit(2) from None
             try:
                 self._executor.run()
-            finally:
-                self._executor.close()
+            except BaseException:
+                self._executor.close(failed=True)
+                raise
+            self._executor.close()
 
         def init_grammar_manager(self) -> None:
             """Each rank compiles its own grammars: rank 0 announces a request when its grammar is ready."""

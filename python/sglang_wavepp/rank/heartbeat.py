@@ -95,6 +95,7 @@ class Heartbeat:
         self._timeout = timeout
         self._on_dead = on_dead
         self._stop = Wake()
+        self._farewell = True
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="HEARTBEAT", daemon=True)
 
@@ -102,13 +103,16 @@ class Heartbeat:
         """Begin to send and to watch; soon after the links stand, as the time of every rank starts here."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Say good-bye, so that nobody takes the end of this rank for its death, and stop the thread.
+    def close(self, *, farewell: bool = True) -> None:
+        """Stop the thread; called from `on_dead`, which runs in the thread, it lets the thread end by itself.
 
-        May be called from `on_dead`, which runs in the thread; the thread then ends by itself.
+        Args:
+            farewell: say good-bye first, so that nobody takes the end of this rank for its death. Without it the
+                others end the server when the timeout has passed; ranks on other hosts learn it in no other way.
         """
         if self._closed:
             return
+        self._farewell = farewell
         self._stop.signal()
         if self._thread is threading.current_thread():
             return
@@ -131,7 +135,8 @@ class Heartbeat:
             wait = min(next_beat - time.monotonic(), silence.remaining() + 0.01)
             events = dict(poller.poll(math.ceil(max(0.0, wait) * 1000)))
             if self._stop.fileno() in events:
-                self._tell(_BYE)
+                if self._farewell:
+                    self._tell(_BYE)
                 return
             self._listen(silence)
             dead = silence.silent()

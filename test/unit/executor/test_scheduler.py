@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sglang_wavepp.executor import scheduler
+from sglang_wavepp.settings.errors import SettingsError
 
 pytestmark = pytest.mark.unit
 
@@ -33,3 +35,46 @@ def test_only_rank_0_gives_up_on_a_grammar(
     manager = made.grammar_manager
     assert (manager.pp_rank, manager.pp_size, manager.grammar_sync_size) == (0, 1, 1)
     assert (manager.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS < 1e9) is gives_up
+
+
+class Executor:
+    """Runs into `failure`, and remembers how it was closed."""
+
+    def __init__(self, failure: BaseException | None) -> None:
+        self.failure = failure
+        self.closed: list[bool] = []
+
+    def run(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self, *, failed: bool = False) -> None:
+        self.closed.append(failed)
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError("broken"), SystemExit(1)])
+def test_a_rank_that_fails_does_not_leave_like_one_that_ends(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException | None
+) -> None:
+    executor = Executor(failure)
+    monkeypatch.setattr(scheduler, "assemble", lambda *_: executor)
+    made = object.__new__(scheduler.make_wave_scheduler(Base, verify=lambda: None, fingerprints={}))
+    made.init_pp_loop_state = lambda: None
+    with contextlib.suppress(RuntimeError, SystemExit):
+        made.event_loop_pp()
+    assert executor.closed == [failure is not None]
+
+
+def test_what_the_ranks_refuse_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise SettingsError("a wave holds no span")
+
+    monkeypatch.setattr(scheduler, "assemble", refuse)
+    made = object.__new__(scheduler.make_wave_scheduler(Base, verify=lambda: None, fingerprints={}))
+    made.init_pp_loop_state = lambda: None
+    with pytest.raises(SystemExit) as raised:
+        made.event_loop_pp()
+    assert raised.value.code == 2
+    assert capfd.readouterr().err == "error: a wave holds no span\n"

@@ -120,8 +120,8 @@ def _member_process(index: int, endpoints: Any, orders: Any, timeout: float) -> 
     heartbeat = member(gate, index, endpoints.get(timeout=20), timeout, "pp0 tp0 (pid 1)", lambda _: None)
     while True:
         order = orders.get()
-        if order == "leave":
-            heartbeat.close()
+        if order in ("leave", "fail"):
+            heartbeat.close(farewell=order == "leave")
             gate.close()
             return
         _hold_the_interpreter(order)
@@ -194,6 +194,13 @@ def test_a_rank_whose_interpreter_is_busy_is_not_dead_but_one_that_hangs_is(grou
         group.obituaries.get(timeout=3.9)
     group.orders[1].put(30.0)
     assert group.obituaries.get(timeout=6)[1].startswith("pp1 tp0")
+
+
+@pytest.mark.parametrize("group", [1.0], indirect=True)
+def test_a_rank_that_leaves_without_good_bye_is_dead(group: Group) -> None:
+    group.orders[2].put("fail")
+    _, message = group.obituaries.get(timeout=20)
+    assert message.startswith("pp2 tp0 (pid ")
 
 
 @pytest.mark.parametrize("group", [1.0], indirect=True)
