@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-CODE := python sgl_patches test benchmark env
+CODE := python sgl_patches test benchmark env docs
 
 .PHONY: help env demo test test-unit test-model test-e2e test-full lint format check-patches clean
 
