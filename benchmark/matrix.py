@@ -154,9 +154,9 @@ def expected_answers(
     if not _reference_file(cell, folder).exists():
         of = _reference_config(cell)
         missing = [
-            c
-            for c in (cell, *cells())
-            if _reference_config(c) == of and not _reference_file(c, folder).exists()
+            one
+            for one in dict.fromkeys((cell, *cells()))
+            if _reference_config(one) == of and not _reference_file(one, folder).exists()
         ]
         progress(f"references of {of.name} for {len(missing)} cells")
         with Server(of, folder / "logs") as server:
@@ -209,16 +209,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(cell.name for cell in chosen))
         return 0
     if parsed.summary:
-        kept = [_load_result(RESULTS / f"{cell.name}.json") for cell in chosen]
-        print(summary(result for result in kept if result is not None))
+        print(summary(_kept_results(chosen)))
         return 0
     results = []
     for number, cell in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {cell.name} ({time.strftime('%H:%M:%S')})", flush=True)
         results.append(run_cell(cell, progress=lambda text: print(f"  {text}", flush=True)))
-    text = summary(results)
-    (RESULTS / "summary.md").write_text(text + "\n")
-    print(text)
+    (RESULTS / "summary.md").write_text(summary(_kept_results(cells())) + "\n")
+    print(summary(results))
     return 0 if all(result.right for result in results) else 1
 
 
@@ -279,6 +277,11 @@ def _platform_fingerprint() -> str:
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _kept_results(chosen: Iterable[Cell]) -> list[CellResult]:
+    kept = (_load_result(RESULTS / f"{cell.name}.json") for cell in chosen)
+    return [result for result in kept if result is not None]
 
 
 def _load_result(path: Path) -> CellResult | None:
