@@ -40,6 +40,7 @@ from sglang_wavepp.planning.lanes import choose_lanes
 from sglang_wavepp.planning.static import PlannedSpan, StaticPlanner
 from sglang_wavepp.planning.turns import Turns, WaveKind
 from sglang_wavepp.rank.handover import Handover
+from sglang_wavepp.telemetry.trace import ADMISSION
 
 logger = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ class Leader:
         assert record is not None
         self._bookings.arrive(req)
         self._stage.entries.add(req)
+        self._stage.timeline.instant("announced", ADMISSION, rid=record.rid)
         self._handover.announce(record)
 
     # --- admission ----------------------------------------------------------------------------------------------
@@ -220,6 +222,7 @@ class Leader:
             ended = self._bookings.get(rid)
             if ended is None:
                 raise RuntimeError(f"request {rid} was withdrawn, but isn't known")
+            self._stage.timeline.instant("withdrawn", ADMISSION, rid=rid)
             self._end_queued(ended)
         return progressed
 

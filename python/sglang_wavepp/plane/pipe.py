@@ -19,7 +19,7 @@ class PushEnd:
 
     def hello(self) -> None:
         """Let the other end see that the connection stands."""
-        self._socket.send(HELLO)
+        self._socket.send(HELLO, zmq.NOBLOCK)
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Queue a message; never waits. Large frames are read from their own memory when their turn comes."""

@@ -98,7 +98,7 @@ class Spoke:
 
     def hello(self) -> None:
         """Say hello; rank 0 answers when all is well."""
-        self.socket.send(HELLO)
+        self.socket.send(HELLO, zmq.NOBLOCK)
 
     def await_hello(self, *, deadline: float) -> None:
         """Wait for rank 0's answer to `hello()`.
