@@ -217,8 +217,6 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             install=_installer(scheduler, stage),
             drop=lambda: bool(scheduler.flush_cache()),
         )
-    if links.heartbeat is None:
-        raise RuntimeError("this rank lacks an end of the heartbeat link")
     heartbeat = Heartbeat(links.heartbeat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
     return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
 

@@ -18,7 +18,6 @@ class Flight:
         batch: SGLang's `ScheduleBatch` that was launched.
         middle: requests of the batch whose prompt isn't finished by this wave.
         lane: decode lane, None for a prefill wave.
-        launched_ns: monotonic clock at the launch.
         keys: requests of the batch at the launch, in their order.
     """
 
@@ -27,7 +26,6 @@ class Flight:
     batch: Any
     middle: frozenset[str] = frozenset()
     lane: int | None = None
-    launched_ns: int = 0
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

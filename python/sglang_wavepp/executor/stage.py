@@ -94,7 +94,7 @@ class Stage:
         entered = time.monotonic_ns()
         with self.mutex:
             batch, middle = self._prepare(command)
-        flight = Flight(wave=command.wave, slot=command.slot, batch=batch, middle=middle, launched_ns=entered)
+        flight = Flight(wave=command.wave, slot=command.slot, batch=batch, middle=middle)
         self.ring.take(flight)
         self._forward(flight, proxy)
         for req in batch.reqs:
@@ -135,9 +135,7 @@ class Stage:
             for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
                 self.leases.draw(key_of(req), length)
         lane.in_flight = True
-        flight = Flight(
-            wave=command.wave, slot=command.slot, batch=batch, lane=command.lane, launched_ns=entered
-        )
+        flight = Flight(wave=command.wave, slot=command.slot, batch=batch, lane=command.lane)
         self.ring.take(flight)
         self._forward(flight, proxy)
         self.timeline.complete(

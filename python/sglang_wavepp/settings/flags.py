@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "WavePP",
         "Pipeline-parallel prefill with admission off the executor loop. Needs --pp-size of 2 or more. "
-        "Each flag can also be given as an environment variable, e.g. SGLANG_WAVEPP=1, SGLANG_WAVEPP_TRACE=trace.json.",
+        "Each flag can also be given as an environment variable, e.g. SGLANG_WAVEPP=1, SGLANG_WAVEPP_TRACE=trace.",
     )
     group.add_argument(
         "--wavepp",
@@ -281,8 +281,8 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "trace",
-        "PATH",
-        "Write a timeline of waves, spans, rounds and admissions of all ranks there: Chrome/Perfetto trace events and, "
-        "beside it, a self-contained HTML picture.",
+        "DIR",
+        "Folder for a timeline of waves, spans, rounds and admissions of all ranks. python -m "
+        "sglang_wavepp.telemetry.merge DIR turns it into Chrome/Perfetto trace events and an HTML picture.",
     ),
 )
