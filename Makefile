@@ -9,10 +9,10 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 CODE := python sgl_patches test benchmark env docs
 
-.PHONY: help env demo test test-unit test-model test-e2e test-full lint format check-patches clean
+.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop lint format check-patches clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: ## Make .venv; builds the shared environment when it is missing (5 to 10 minutes, once)
 	@if [ -z "$(PYTHON)" ]; then echo "error: no python3 found; install Python 3.10 or newer" >&2; exit 1; fi
@@ -34,8 +34,14 @@ test-model: env ## State-machine and property tests
 test-e2e: env ## Fast end-to-end tests: real servers on tiny models
 	@$(PYTEST) -q test/e2e -m "not full"
 
-test-full: env ## The wide matrix; cells that were right with the present sources are not run again
-	@$(PYTEST) -q test -m full
+test-full: env ## The wide matrix and the long runs, resumable; with BACKGROUND=1 in the background
+	@$(PY) -m benchmark.full_run $(if $(BACKGROUND),start,run)
+
+test-full-status: env ## How far the run in the background is
+	@$(PY) -m benchmark.full_run status
+
+test-full-stop: env ## Stop it; the next one continues where it was
+	@$(PY) -m benchmark.full_run stop
 
 lint: env ## Style and types
 	@$(PY) -m ruff check $(CODE)

@@ -140,7 +140,7 @@ def run_cell(cell: Cell, folder: Path = RESULTS, progress: Callable[[str], None]
         error = str(failure)
         progress(f"{cell.name}: {error.splitlines()[0]}")
     result = CellResult(cell=cell.name, sources=sources, passes=tuple(passes), error=error)
-    _store(folder / f"{cell.name}.json", asdict(result))
+    store(folder / f"{cell.name}.json", asdict(result))
     return result
 
 
@@ -170,6 +170,14 @@ def expected_answers(
     return [*workload.prompts, *_second_turns(workload, firsts)], firsts + seconds
 
 
+def store(path: Path, content: Any) -> None:
+    """Written in one step, so that an interrupted run leaves no half result."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(json.dumps(content, indent=1))
+    draft.replace(path)
+
+
 def source_fingerprint() -> str:
     """Names the sources that a result depends on."""
     digest = hashlib.sha256()
@@ -195,6 +203,11 @@ def summary(results: Iterable[CellResult]) -> str:
     return "\n".join(lines)
 
 
+def kept_summary(chosen: Sequence[Cell] | None = None) -> str:
+    """The table of the results that are kept, of all cells when None."""
+    return summary(_kept_results(cells() if chosen is None else chosen))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; exit status 1 when a cell is wrong."""
     parser = argparse.ArgumentParser(
@@ -209,13 +222,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(cell.name for cell in chosen))
         return 0
     if parsed.summary:
-        print(summary(_kept_results(chosen)))
+        print(kept_summary(chosen))
         return 0
     results = []
     for number, cell in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {cell.name} ({time.strftime('%H:%M:%S')})", flush=True)
         results.append(run_cell(cell, progress=lambda text: print(f"  {text}", flush=True)))
-    (RESULTS / "summary.md").write_text(summary(_kept_results(cells())) + "\n")
+    (RESULTS / "summary.md").write_text(kept_summary() + "\n")
     print(summary(results))
     return 0 if all(result.right for result in results) else 1
 
@@ -252,7 +265,7 @@ def _make_reference(cell: Cell, server: Server, folder: Path) -> None:
 
     firsts = ask(workload.prompts)
     seconds = ask(_second_turns(workload, [parse_answer(answer, 0.0) for answer in firsts]))
-    _store(_reference_file(cell, folder), {"firsts": firsts, "seconds": seconds})
+    store(_reference_file(cell, folder), {"firsts": firsts, "seconds": seconds})
 
 
 def _second_turns(workload: Workload, firsts: Sequence[Answer]) -> tuple[Prompt, ...]:
@@ -290,14 +303,6 @@ def _load_result(path: Path) -> CellResult | None:
     data = json.loads(path.read_text())
     passes = tuple(PassResult(**(one | {"wrong": tuple(one["wrong"])})) for one in data.pop("passes"))
     return CellResult(passes=passes, **data)
-
-
-def _store(path: Path, content: Any) -> None:
-    """Written in one step, so that an interrupted run leaves no half result."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(content, indent=1))
-    draft.replace(path)
 
 
 if __name__ == "__main__":

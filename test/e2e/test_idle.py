@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,10 @@ def test_processor_time(server: Server) -> None:
 
 
 @pytest.mark.full
-def test_memory_of_a_rank(pool: ServerPool) -> None:
+def test_memory_of_a_rank(pool: ServerPool, record_property: Callable[[str, object], None]) -> None:
     ours, stock = (_rank_memory(pool, config) for config in (HYBRID, HYBRID.stock()))
+    pairs = (f"{mine / 2**20:.0f} / {theirs / 2**20:.0f}" for mine, theirs in zip(ours, stock, strict=True))
+    record_property("figures", f"MiB per rank, WavePP / stock: {', '.join(pairs)}")
     for rank, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
         assert mine <= 1.1 * theirs, f"rank {rank}: {mine / 2**20:.0f} MiB, stock {theirs / 2**20:.0f} MiB"
 

@@ -103,7 +103,7 @@ def test_a_right_result_of_the_present_sources_is_kept(tmp_path: Path) -> None:
     cell = cells()[0]
     one = PassResult(name="alone", requests=40, wrong=(), cached_tokens=10, seconds=1.0)
     result = CellResult(cell=cell.name, sources=matrix.source_fingerprint(), passes=(one,))
-    matrix._store(tmp_path / f"{cell.name}.json", matrix.asdict(result))
+    matrix.store(tmp_path / f"{cell.name}.json", matrix.asdict(result))
     said: list[str] = []
     assert matrix.run_cell(cell, tmp_path, said.append) == result
     assert said == [f"{cell.name}: kept"]
