@@ -16,11 +16,14 @@ from model.naive_tree import NaiveTree, Path
 
 from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.fits import clip_output, refusal
+from sglang_wavepp.admission.hint import HintProbe
 from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
+from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.admission.pools import PoolLimits, smallest
+from sglang_wavepp.cache.holdings import Holdings
+from sglang_wavepp.cache.lease import LeaseAdmission
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
-from sglang_wavepp.plane.messages import Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.telemetry.trace import NullTimeline
@@ -47,6 +50,8 @@ class World:
     fences: float = 0.01
     warm: int = 0
     patience: int = 4000
+    admission: str = "two-walk"
+    headroom: int = 0
 
 
 class Quiet:
@@ -84,7 +89,7 @@ class Command:
 class WatchedMember(RoundsMember):
     """Keeps what this rank decided, so that all ranks can be compared."""
 
-    def __init__(self, *, rank: int, cache: TwoWalkAdmission) -> None:
+    def __init__(self, *, rank: int, cache: Holdings) -> None:
         super().__init__(rank=rank, cache=cache)
         self.decided: dict[int, dict[str, tuple[Verdict, int | None]]] = {}
 
@@ -109,12 +114,22 @@ class NaiveRank:
             slots_per_request=0 if slots is None else SLOTS_PER_REQUEST,
         )
         self.tree = NaiveTree(world.pools[index], slots)
-        self.admission = TwoWalkAdmission(tree=self.tree, limits=self.limits)
+        self.admission = self._admission(world)
         self.member = WatchedMember(rank=index, cache=self.admission)
         self.handover = Handover(wave_wake=Quiet(), loop_wake=Quiet())
         self.running: dict[str, Running] = {}
         self.inbox: deque[Broadcast | Gather] = deque()
         self.commands: deque[Command] = deque()
+
+    def _admission(self, world: World) -> TwoWalkAdmission | LeaseAdmission:
+        if world.admission == "two-walk":
+            return TwoWalkAdmission(tree=self.tree, limits=self.limits)
+        probe = HintProbe(self.tree.index, block=1, step=1)
+        lease = LeaseAdmission(
+            tree=self.tree, limits=self.limits, probe=probe, block=1, headroom=world.headroom
+        )
+        self.tree.book = lease.escrows
+        return lease
 
     def install(self, record: InstallRecord) -> None:
         assert record.rid not in self.running
@@ -155,8 +170,10 @@ class NaiveRank:
             assert length == 1
             q.tokens.append((sum(text) * 7 + len(text)) % self.world.vocabulary)
             text = tuple(q.tokens)
-        tree.allocate(length)
         self.admission.draw(rid, start + length)
+        if isinstance(self.admission, LeaseAdmission):
+            assert tree.free() >= length, "the escrow left the allocator to evict"
+        tree.allocate(length)
         self.admission.draw(rid, start)  # a lower position changes nothing
         q.at, q.private = start + length, q.private + length
         keeps = tree.slots is None or (q.at % self.world.grid == 0 and q.at <= len(q.record.token_ids))
@@ -167,8 +184,7 @@ class NaiveRank:
         tree = self.tree
         tree.publish(path, q.private)
         q.private = 0
-        for end in range(1, len(path) + 1):
-            tree.nodes[path[:end]].locks += 1  # against the eviction of the path by its own slot
+        tree.pin(path)  # against the eviction of the path by its own slot
         if tree.slots is not None:
             if not tree.nodes[path].snapshot:
                 tree.take_slot()
@@ -181,7 +197,7 @@ class NaiveRank:
     def _end(self, q: Running) -> None:
         rid = q.record.rid
         if q.own is None:
-            self.admission.release(rid)
+            self.admission.end(rid)
             return
         self.tree.unlock(q.own)
         self.tree.private_tokens -= q.private

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from sglang_wavepp.plane.messages import Attempt, AttemptVote, Vote
+from sglang_wavepp.admission.messages import Attempt, AttemptVote, Vote
 
 
 class Verdict(Enum):
-    """What becomes of an attempt. Every verdict but ADMITTED means that all ranks release what they held for it."""
+    """What becomes of an attempt."""
 
     PENDING = "pending"
-    """A rank could not judge yet: the same attempt again in a later round."""
+    """A rank could not judge yet: all release, and the same attempt follows in a later round."""
     WAIT = "wait"
-    """A rank has no room: the request waits until capacity comes back there."""
+    """A rank has no room: all release, and the request waits until capacity comes back there."""
     ADMITTED = "admitted"
     """All ranks hold the same endpoint."""
     LOWER = "lower"
-    """Room everywhere, endpoints differ: again, with the lowest of them as candidate."""
+    """Room everywhere, endpoints differ: all keep what they hold, and trim it to the lowest in the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from sglang_wavepp.plane.messages import InstallRecord
+from sglang_wavepp.admission.hint import Hint
+from sglang_wavepp.admission.messages import InstallRecord
 
 
 class Shortage(Enum):
@@ -15,6 +16,7 @@ class Shortage(Enum):
     TOKENS = "tokens"
     SLOTS = "recurrent_slots"
     ROWS = "rows"
+    HEADROOM = "headroom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Hold:
 class AdmissionCache(Protocol):
     """One rank's cache as admission sees it. No method waits for another rank or for the device."""
 
-    def walk(self, record: InstallRecord) -> int:
-        """Longest endpoint of the request here and now, at most its cache limit; pins nothing."""
+    def hint(self, record: InstallRecord) -> Hint:
+        """What the request could reuse here and now, at most its cache limit; pins nothing and may be stale."""
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
         """Pin the longest prefix of at most `limit` tokens and reserve the rest, in one step, or change nothing.
@@ -37,8 +39,17 @@ class AdmissionCache(Protocol):
         failing: nobody would ever give back what the request waits for.
         """
 
+    def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        """Pin at most `limit` tokens of what a request holds, and promise the rest; on a shortage nothing is held."""
+
+    def holds(self, rid: str) -> bool:
+        """Whether the request holds anything."""
+
     def release(self, rid: str) -> None:
         """Undo `hold`; nothing happens when the request holds nothing."""
+
+    def forget(self, rid: str) -> None:
+        """The request left admission without being admitted, and holds nothing."""
 
     @property
     def releases(self) -> int:

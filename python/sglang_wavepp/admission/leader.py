@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
-from sglang_wavepp.plane.messages import Attempt, Broadcast, InstallRecord, Vote
+from sglang_wavepp.admission.hint import Hint, candidate_of
+from sglang_wavepp.admission.messages import Attempt, Broadcast, InstallRecord, Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +286,12 @@ class RoundsLeader:
 
     # --- taking a round in ----------------------------------------------------------------------------------
 
-    def _take_hint(self, rid: str, endpoints: Sequence[int | None]) -> None:
+    def _take_hint(self, rid: str, hints: Sequence[Hint | None]) -> None:
         entry = self._queue[rid]
-        known = [endpoint for endpoint in endpoints if endpoint is not None]
-        entry.unjudged = len(known) < len(endpoints)
+        known = [hint for hint in hints if hint is not None]
+        entry.unjudged = len(known) < len(hints)
         if not entry.unjudged:
-            entry.candidate = min(known)
+            entry.candidate = candidate_of(known)
             entry.hinted_in = self._round
 
     def _take_outcomes(

@@ -1,7 +1,7 @@
 """One rank's part in the rounds: applies a broadcast to the rank's cache, votes, and applies the outcome.
 
-Used by one thread. Holds that a gather does not admit are released by it; an admitted one belongs to the
-LOOP.
+Used by one thread. What a gather admits belongs to the LOOP. What goes on at a lower endpoint stays held and is
+trimmed by the next attempt, so that nobody takes it meanwhile. Everything else is released.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
+from sglang_wavepp.admission.hint import Hint
 from sglang_wavepp.admission.hold import AdmissionCache, Hold, Shortage
-from sglang_wavepp.plane.messages import Attempt, AttemptVote, Broadcast, Gather, InstallRecord, Vote
+from sglang_wavepp.admission.messages import Attempt, AttemptVote, Broadcast, Gather, InstallRecord, Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,9 @@ class RoundsMember:
         # Read before the first hold: what comes back while holds fail must still count as news to the leader.
         releases = self._cache.releases
         for rid, _ in broadcast.aborts:
-            if (
-                self._records.pop(rid, None) is not None
-            ):  # it holds nothing: between rounds only admitted ones do
+            if self._records.pop(rid, None) is not None:
+                self._cache.release(rid)
+                self._cache.forget(rid)
                 self._withdrawn.append(rid)
         for record in broadcast.records:
             if record.rid not in self._records:
@@ -111,7 +112,7 @@ class RoundsMember:
         for outcome in outcomes:
             if outcome.verdict is Verdict.ADMITTED:
                 self._records.pop(outcome.rid, None)
-            else:
+            elif outcome.verdict is not Verdict.LOWER:
                 self._cache.release(outcome.rid)
         return outcomes
 
@@ -119,9 +120,13 @@ class RoundsMember:
         record = self._records.get(rid)
         return record if record is not None and record.epoch == epoch else None
 
-    def _hint(self, rid: str, epoch: int) -> int | None:
+    def _hint(self, rid: str, epoch: int) -> Hint | None:
         record = self._known(rid, epoch)
-        return None if record is None else self._cache.walk(record)
+        return None if record is None else self._cache.hint(record)
+
+    def _attempt(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        act = self._cache.trim if self._cache.holds(record.rid) else self._cache.hold
+        return act(record, limit)
 
     def _attempt_all(self, attempts: Iterable[Attempt], *, fenced: bool) -> dict[str, AttemptVote]:
         self._shortages.clear()
@@ -134,7 +139,7 @@ class RoundsMember:
             elif blocked:
                 votes[attempt.rid] = AttemptVote(kind="nocap")
             else:
-                held = self._cache.hold(record, min(attempt.candidate, record.cache_limit))
+                held = self._attempt(record, min(attempt.candidate, record.cache_limit))
                 if isinstance(held, Hold):
                     votes[attempt.rid] = AttemptVote(
                         kind="held", endpoint=held.endpoint, committed=held.endpoint == attempt.candidate

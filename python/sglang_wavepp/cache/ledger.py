@@ -109,10 +109,26 @@ class CapacityLedger:
             self._pinned[snapshot] += 1
         return None
 
-    def draw(self, rid: str, upto: int) -> None:
+    def undrawn_of(self, rid: str) -> int:
+        """Tokens promised to a request that it has not drawn."""
+        promise = self._of(rid)
+        return promise.total - promise.drawn
+
+    def undrawn(self) -> dict[str, int]:
+        """`undrawn_of` of every request that holds a promise."""
+        return {rid: promise.total - promise.drawn for rid, promise in self._promises.items()}
+
+    def pins(self, snapshot: Hashable) -> bool:
+        """Whether a lease pins this recurrent snapshot, so that another one can without paying."""
+        return snapshot in self._pinned
+
+    def draw(self, rid: str, upto: int) -> int:
         """The request owns room up to this position now; the same or a lower position changes nothing.
 
         Belongs into one critical section with the allocation.
+
+        Returns:
+            Tokens that it didn't own before.
 
         Raises:
             LedgerError: without a promise, or beyond it.
@@ -121,9 +137,10 @@ class CapacityLedger:
         position = self.limits.paged(upto)
         if position > promise.total:
             raise LedgerError(f"request {rid} draws up to {position} of the {promise.total} tokens promised")
-        if position > promise.drawn:
-            self._reserved -= position - promise.drawn
-            promise.drawn = position
+        fresh = max(position - promise.drawn, 0)
+        self._reserved -= fresh
+        promise.drawn += fresh
+        return fresh
 
     def unpin(self, rid: str) -> None:
         """The lease ended, the promise stays: its snapshot is now the request's own and among its slots."""

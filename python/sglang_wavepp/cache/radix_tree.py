@@ -11,9 +11,9 @@ from typing import Any
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
-from sglang_wavepp.cache.two_walk import Match
-from sglang_wavepp.plane.messages import InstallRecord
+from sglang_wavepp.cache.holdings import Match
 
 
 class RadixTree:

@@ -23,6 +23,7 @@ from sglang.srt.runtime_context import get_exec, get_parallel, mamba_checkpoint_
 from sglang_wavepp import __version__
 from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits, smallest
 from sglang_wavepp.cache.cache_faults import CacheFaults, shrink_pool
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
@@ -36,7 +37,7 @@ from sglang_wavepp.executor.leader import Leader
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
-from sglang_wavepp.plane.messages import InstallRecord, RankId
+from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.plane.request_record import record_from, request_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid

@@ -13,6 +13,7 @@ from typing import Any
 
 import zmq
 
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.executor.admission_port import AdmissionPort
 from sglang_wavepp.executor.stage import Stage
 from sglang_wavepp.plane.activation_link import Activation, ActivationReceiver
@@ -22,7 +23,6 @@ from sglang_wavepp.plane.messages import (
     Command,
     DecodeWave,
     FlushCommand,
-    InstallRecord,
     PrefillWave,
     ResultCommand,
     StopCommand,

@@ -16,6 +16,7 @@ from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.scheduler import _make_abort_req
 
 from sglang_wavepp.admission import fits
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.executor import vetting
 from sglang_wavepp.executor.admission_port import AdmissionPort
@@ -29,7 +30,6 @@ from sglang_wavepp.plane.messages import (
     AbortCommand,
     DecodeWave,
     FlushCommand,
-    InstallRecord,
     PrefillWave,
     ResultCommand,
     Span,

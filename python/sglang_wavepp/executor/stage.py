@@ -28,7 +28,7 @@ from sglang.srt.observability.metrics_collector import QueueCount
 from sglang.srt.observability.req_time_stats import set_time_batch
 
 from sglang_wavepp.cache.cache_faults import CacheFaults
-from sglang_wavepp.cache.two_walk import TwoWalkAdmission
+from sglang_wavepp.cache.holdings import Holdings
 from sglang_wavepp.executor.entries import Entries, Entry
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane, split_by_lane
@@ -66,7 +66,7 @@ class Stage:
 
     scheduler: Any
     rank: RankId
-    leases: TwoWalkAdmission
+    leases: Holdings
     mutex: Any
     grid: SpanGrid
     ring: Ring
@@ -125,15 +125,16 @@ class Stage:
         if lane.in_flight:
             raise SpanMismatch(f"lane {command.lane} decodes already")
         with self.mutex:
-            batch = self.scheduler.update_running_batch(lane.gather())
+            gathered = lane.gather()
+            for req, length in zip(gathered.reqs, gathered.seq_lens_cpu.tolist(), strict=True):
+                self.leases.draw(key_of(req), length + 1)
+            batch = self.scheduler.update_running_batch(gathered)
             found = () if batch is None else tuple(key_of(req) for req in batch.reqs)
             if found != command.rids:
                 raise SpanMismatch(
                     f"decode wave {command.wave} of lane {command.lane} on {self.rank.name}: rank 0 says"
                     f" {list(command.rids)}, here are {list(found)}"
                 )
-            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
-                self.leases.draw(key_of(req), length)
         lane.in_flight = True
         flight = Flight(wave=command.wave, slot=command.slot, batch=batch, lane=command.lane)
         self.ring.take(flight)
@@ -190,11 +191,11 @@ class Stage:
             chunked_req=None,
         )
         batch.contains_last_prefill_chunk = len(middle) < len(reqs)
+        for span in command.spans:  # before the allocation, which finds free what each of them draws
+            self.leases.draw(span.rid, span.start + span.length)
         batch.prepare_for_extend()
         batch.decoding_reqs = None
         batch.prefill_stats = self._prefill_stats(command, first)
-        for span in command.spans:
-            self.leases.draw(span.rid, span.start + span.length)
         return batch, frozenset(middle)
 
     def _prefill_stats(self, command: PrefillWave, first: set[str]) -> PrefillStats:
@@ -214,6 +215,7 @@ class Stage:
         req.wavepp_endpoint = span.start
         req.init_next_round_input(self.scheduler.tree_cache)
         req.lock = self.scheduler.tree_cache.lock(req.last_node)
+        req.wavepp_chain = self.leases.chain(entry.key)
         entry.materialised = True
         self.leases.hand_over(entry.key)
         self.timeline.instant(
@@ -324,7 +326,7 @@ class Stage:
             )
             return req
         if not entry.materialised:
-            self.leases.release(entry.key)
+            self.leases.end(entry.key)
             req.finished_reason = FINISH_ABORT()
         else:
             prepare_abort(req, command.message or "Aborted", command.status)

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from sglang_wavepp.plane.messages import Broadcast, InstallRecord, Message, ResultCommand, WaveResult
+from sglang_wavepp.admission.messages import Broadcast, InstallRecord
+from sglang_wavepp.plane.messages import Message, ResultCommand, WaveResult
 
 Frame: TypeAlias = "bytes | bytearray | memoryview"
 

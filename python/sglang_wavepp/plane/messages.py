@@ -1,23 +1,18 @@
-"""Everything that one rank tells another, one frozen struct per message.
+"""What one rank tells another beside admission, one frozen struct per message.
 
-The rounds plane carries `Broadcast`, `Vote` and `Gather`; the command stream carries the union `Command`; the
-last stage answers with `WaveResult`; `ActivationHeader` announces the tensors of a wave. Positions and
-lengths count tokens; `epoch` counts how often a request was taken back and announced again.
+The rounds plane carries `Broadcast`, `Vote` and `Gather` of `admission.messages`; the command stream carries the union
+`Command`; the last stage answers with `WaveResult`; `ActivationHeader` announces the tensors of a wave. Positions and
+lengths count tokens.
 """
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    TokenIds: TypeAlias = array[int]
-else:
-    TokenIds = array  # msgspec evaluates annotations, and arrays can't be subscripted at run time
+from sglang_wavepp.admission.messages import Broadcast, Count, Gather, Vote
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Lane: TypeAlias = Annotated[int, msgspec.Meta(ge=-1)]
 
 NO_LANE = -1
@@ -40,85 +35,6 @@ class RankId(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """How messages to people call the rank, such as "pp1 tp0"."""
         return f"pp{self.pp_rank} tp{self.tp_rank}"
-
-
-# --- rounds plane -------------------------------------------------------------------------------------------
-
-
-class InstallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank needs to build a request that rank 0 received.
-
-    Attributes:
-        token_ids: the prompt, `array('q')`.
-        max_new_tokens: output tokens that capacity is reserved for, as rank 0 clipped them.
-        cache_limit: no endpoint may exceed it (prompt length - 1, or where prompt logprobs start).
-        request: every other field that the request's own struct has, as builtins.
-    """
-
-    rid: str
-    epoch: Count
-    token_ids: TokenIds
-    max_new_tokens: Count
-    cache_limit: Count
-    extra_key: str | None
-    cache_salt: str | None
-    request: dict[str, Any]
-
-
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask each rank to hold a prefix of at most `candidate` tokens and the room for the rest."""
-
-    rid: str
-    epoch: Count
-    candidate: Count
-
-
-class Broadcast(msgspec.Struct, frozen=True, kw_only=True, tag="broadcast"):
-    """Opens a round. A rank applies aborts, records, attempts (in this order) and hints, then votes once.
-
-    A rank that has not applied command `after_command` votes pending for every attempt.
-    """
-
-    round: Count
-    records: tuple[InstallRecord, ...]
-    aborts: tuple[tuple[str, Count], ...]
-    attempts: tuple[Attempt, ...]
-    hints: tuple[tuple[str, Count], ...]
-    after_command: Count
-
-
-class AttemptVote(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt came to on one rank; `endpoint` and `committed` mean something only when held."""
-
-    kind: Literal["held", "nocap", "pending"]
-    endpoint: Count = 0
-    committed: bool = False
-
-
-class Vote(msgspec.Struct, frozen=True, kw_only=True, tag="vote"):
-    """One rank's answer to a round.
-
-    Attributes:
-        rank: index of the voter.
-        applied_command: number of the last command that its LOOP has applied.
-        releases: how often capacity was released on it so far.
-        hints: per rid the guessed endpoint, None when the rank can't say yet.
-        attempts: per rid of the broadcast's attempts.
-    """
-
-    round: Count
-    rank: Count
-    applied_command: Count
-    releases: Count
-    hints: dict[str, Count | None]
-    attempts: dict[str, AttemptVote]
-
-
-class Gather(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
-    """Closes a round: the votes of all ranks, in rank order."""
-
-    round: Count
-    votes: tuple[Vote, ...]
 
 
 # --- commands -----------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.sampling.watermarking.core import WatermarkRequestConfig
 
+from sglang_wavepp.admission.messages import Broadcast, InstallRecord
 from sglang_wavepp.plane.codec import CodecError, encode
-from sglang_wavepp.plane.messages import Broadcast, InstallRecord
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req

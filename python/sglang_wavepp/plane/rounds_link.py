@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import zmq
 
+from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.plane.codec import CodecError, decode, encode
-from sglang_wavepp.plane.messages import Broadcast, Gather, Vote
 from sglang_wavepp.plane.star import Hub, Spoke
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import zmq
 
-from sglang_wavepp.plane.messages import Broadcast, Gather, Vote
+from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.rounds import FollowingRounds, LeaderSender, LeadingRounds, MemberSender
 

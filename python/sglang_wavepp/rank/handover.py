@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from sglang_wavepp.admission.leader import Admitted
-from sglang_wavepp.plane.messages import InstallRecord
+from sglang_wavepp.admission.messages import InstallRecord
 
 
 class Signal(Protocol):

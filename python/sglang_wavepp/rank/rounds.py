@@ -12,7 +12,7 @@ from typing import Protocol
 from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
-from sglang_wavepp.plane.messages import Broadcast, Gather, InstallRecord, Vote
+from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.rank.handover import AbortAsk, FenceAsk, Handover
 from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, Timeline
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
-from sglang_wavepp.plane.messages import Broadcast, Gather, Vote
+from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.plane.wake import Wake
 
 M = TypeVar("M")

@@ -10,10 +10,11 @@ import pytest
 from unit.admission.in_memory import Hub
 from unit.admission.wording import record
 
+from sglang_wavepp.admission.hint import Hint
 from sglang_wavepp.admission.hold import Hold, Shortage
 from sglang_wavepp.admission.leader import Admitted, RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
-from sglang_wavepp.plane.messages import Broadcast, InstallRecord
+from sglang_wavepp.admission.messages import Broadcast, InstallRecord
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.rank.admission_thread import AdmissionThread, InlineAdmission, RoundsTimeout
 from sglang_wavepp.rank.handover import Handover
@@ -32,16 +33,24 @@ class Room:
         self.releases = 0
         self.fail: Exception | None = None
 
-    def walk(self, record: InstallRecord) -> int:
+    def hint(self, record: InstallRecord) -> Hint:
         if self.fail is not None:
             raise self.fail
-        return record.cache_limit
+        return Hint(record.cache_limit)
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
         if len(self.held) >= self.places:
             return Shortage.ROWS
         self.held.add(record.rid)
         return Hold(limit)
+
+    def holds(self, rid: str) -> bool:
+        return rid in self.held
+
+    def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        return Hold(limit)
+
+    def forget(self, rid: str) -> None: ...
 
     def release(self, rid: str) -> None:
         if rid in self.held:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from unit.admission.wording import NOCAP, PENDING, attempt, held, vote
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, VoteError, decide
-from sglang_wavepp.plane.messages import AttemptVote
+from sglang_wavepp.admission.messages import AttemptVote
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from unit.admission.wording import NOCAP, PENDING, held, record, vote
 
 from sglang_wavepp.admission.decision import Verdict
 from sglang_wavepp.admission.leader import Admitted, LeaderEvents, RoundsLeader
-from sglang_wavepp.plane.messages import AttemptVote, Broadcast
+from sglang_wavepp.admission.messages import AttemptVote, Broadcast
 
 pytestmark = pytest.mark.unit
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 from unit.admission.wording import NOCAP, PENDING, attempt, broadcast, held, record, vote
 
+from sglang_wavepp.admission.hint import Hint
 from sglang_wavepp.admission.hold import Hold, Shortage
 from sglang_wavepp.admission.member import RoundsMember
-from sglang_wavepp.plane.messages import Gather, InstallRecord
+from sglang_wavepp.admission.messages import Gather, InstallRecord
 
 pytestmark = pytest.mark.unit
 
@@ -22,9 +23,9 @@ class ScriptedCache:
         self.releases = 7
         self.on_hold: Callable[[], None] = lambda: None
 
-    def walk(self, record: InstallRecord) -> int:
-        self.calls.append(("walk", record.rid))
-        return len(record.token_ids) // 2
+    def hint(self, record: InstallRecord) -> Hint:
+        self.calls.append(("hint", record.rid))
+        return Hint(len(record.token_ids) // 2)
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
         self.calls.append(("hold", record.rid))
@@ -34,9 +35,24 @@ class ScriptedCache:
             self.held.add(record.rid)
         return answer
 
+    def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        assert record.rid in self.held
+        self.calls.append(("trim", record.rid))
+        answer = self.answers.get(record.rid, Hold(limit))
+        if not isinstance(answer, Hold):
+            self.held.discard(record.rid)
+        return answer
+
+    def holds(self, rid: str) -> bool:
+        return rid in self.held
+
     def release(self, rid: str) -> None:
         self.calls.append(("release", rid))
         self.held.discard(rid)
+
+    def forget(self, rid: str) -> None:
+        assert rid not in self.held
+        self.calls.append(("forget", rid))
 
 
 def member_of(cache: ScriptedCache) -> RoundsMember:
@@ -60,8 +76,8 @@ def test_order_inside_a_round() -> None:
         ),
         applied_command=0,
     )
-    assert cache.calls == [("hold", "new"), ("walk", "late")]
-    assert answer.hints == {"late": 5, "old": None}, "an aborted request has no hint"
+    assert cache.calls == [("release", "old"), ("forget", "old"), ("hold", "new"), ("hint", "late")]
+    assert answer.hints == {"late": Hint(5), "old": None}, "an aborted request has no hint"
     events = member.drain()
     assert [r.rid for r in events.installed] == ["new", "late"]
     assert events.withdrawn == ("old",)
@@ -126,7 +142,7 @@ def test_capacity_that_comes_back_while_holds_fail_is_news() -> None:
     assert answer.releases == 7, "8 would tell the leader to wait for a ninth release that may never come"
 
 
-def test_a_gather_releases_all_but_the_admitted() -> None:
+def test_a_gather_keeps_what_is_admitted_and_what_goes_on_lower() -> None:
     cache = ScriptedCache()
     member = member_of(cache)
     names = ("a", "b", "c", "d")
@@ -135,8 +151,45 @@ def test_a_gather_releases_all_but_the_admitted() -> None:
     other = vote(0, a=held(4, 4), b=held(2, 4), c=NOCAP, d=PENDING)
     assert cache.held == set(names)
     member.on_gather(Gather(round=1, votes=(other, own)))
-    assert cache.held == {"a"}
+    assert cache.held == {"a", "b"}
     assert member.known == 3, "the admitted one is the LOOP's"
+
+
+def test_what_goes_on_lower_is_trimmed() -> None:
+    cache = ScriptedCache()
+    member = member_of(cache)
+    for number, candidate, there in ((1, 8, 6), (2, 6, 4)):
+        own = member.on_broadcast(
+            broadcast(number, records=(record("a"),), attempts=(attempt("a", candidate),)), applied_command=0
+        )
+        assert own.attempts == {"a": held(candidate, candidate)}
+        member.on_gather(Gather(round=number, votes=(vote(0, number, a=held(there, candidate)), own)))
+    assert cache.calls == [("hold", "a"), ("trim", "a")]
+    assert cache.held == {"a"}
+
+
+def test_a_trim_that_finds_no_room_votes_so_and_holds_nothing() -> None:
+    cache = ScriptedCache()
+    member = member_of(cache)
+    own = member.on_broadcast(
+        broadcast(1, records=(record("a"), record("b")), attempts=(attempt("a", 8),)), applied_command=0
+    )
+    member.on_gather(Gather(round=1, votes=(vote(0, a=held(6, 8)), own)))
+    cache.answers["a"] = Shortage.SLOTS
+    answer = member.on_broadcast(broadcast(2, attempts=(attempt("a", 6), attempt("b", 1))), applied_command=0)
+    assert answer.attempts == {"a": NOCAP, "b": NOCAP}
+    assert not cache.held
+
+
+def test_an_abort_gives_back_what_goes_on_lower() -> None:
+    cache = ScriptedCache()
+    member = member_of(cache)
+    own = member.on_broadcast(broadcast(1, records=(record("a"),), attempts=(attempt("a", 8),)), applied_command=0)
+    member.on_gather(Gather(round=1, votes=(vote(0, a=held(6, 8)), own)))
+    assert cache.held == {"a"}
+    member.on_broadcast(broadcast(2, aborts=("a",)), applied_command=0)
+    assert not cache.held
+    assert member.drain().withdrawn == ("a",)
 
 
 def test_a_record_that_comes_again_is_ignored() -> None:

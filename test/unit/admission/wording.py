@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from sglang_wavepp.plane.messages import Attempt, AttemptVote, Broadcast, InstallRecord, Vote
+from sglang_wavepp.admission.hint import Hint
+from sglang_wavepp.admission.messages import Attempt, AttemptVote, Broadcast, InstallRecord, Vote
 
 NOCAP = AttemptVote(kind="nocap")
 PENDING = AttemptVote(kind="pending")
@@ -34,11 +35,16 @@ def held(endpoint: int, candidate: int) -> AttemptVote:
 
 
 def vote(
-    rank: int, round: int = 1, *, releases: int = 0, hints: dict | None = None, **attempts: AttemptVote
+    rank: int,
+    round: int = 1,
+    *,
+    releases: int = 0,
+    hints: dict[str, int | None] | None = None,
+    **attempts: AttemptVote,
 ) -> Vote:
-    return Vote(
-        round=round, rank=rank, applied_command=0, releases=releases, hints=hints or {}, attempts=attempts
-    )
+    """A vote; `hints` are endpoints of ranks that can resume anywhere up to them."""
+    said = {rid: None if end is None else Hint(end) for rid, end in (hints or {}).items()}
+    return Vote(round=round, rank=rank, applied_command=0, releases=releases, hints=said, attempts=attempts)
 
 
 def broadcast(

@@ -15,11 +15,11 @@ from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 from sglang.test.kits.unified_radix_cache import fixtures
 from sglang.test.kits.unified_radix_cache.config import CacheConfig
 
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.radix_tree import RadixTree
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
-from sglang_wavepp.plane.messages import InstallRecord
 
 SLOTS_PER_REQUEST = 4
 
@@ -169,7 +169,7 @@ class RealRank:
     def compute(self, tokens: array[int], ends: tuple[int, ...], rid: str = "warm") -> None:
         """Run a request with spans to these ends, alone."""
         request = record(rid, tokens)
-        held = self.admission.hold(request, self.admission.walk(request))
+        held = self.admission.hold(request, self.admission.hint(request).endpoint)
         run = self.start(request, held.endpoint)  # type: ignore[union-attr]
         for end in ends:
             if end > run.at:

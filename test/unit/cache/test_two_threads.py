@@ -15,7 +15,7 @@ import pytest
 from unit.cache.real_rank import RealRank, Running, record
 
 from sglang_wavepp.admission.hold import Hold
-from sglang_wavepp.plane.messages import InstallRecord
+from sglang_wavepp.admission.messages import InstallRecord
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ class Duet:
             tokens = root[: rng.randint(1, len(root))] + self.words(rng, rng.randint(0, 2 * page))
             request = record(f"r{made}", tokens, output=rng.randint(1, 3))
             made += 1
-            held = self.rank.admission.hold(request, self.rank.admission.walk(request))
+            held = self.rank.admission.hold(request, self.rank.admission.hint(request).endpoint)
             if not isinstance(held, Hold):
                 self.done["short"] += 1
                 time.sleep(0.0005)

@@ -32,15 +32,15 @@ def text(seed: int, length: int) -> array[int]:
 def test_the_walk_finds_whole_pages_within_the_limit_and_pins_nothing(page: int, hybrid: bool) -> None:
     rank = rank_of(page, hybrid)
     tokens = text(1, 10 * page)
-    assert rank.admission.walk(record("a", tokens)) == 0
+    assert rank.admission.hint(record("a", tokens)).endpoint == 0
     rank.compute(tokens, tuple(range(page, 10 * page + 1, page)))
     longer = tokens + text(2, 2 * page)
-    assert rank.admission.walk(record("a", longer)) == 10 * page
-    assert rank.admission.walk(record("a", tokens)) == 9 * page, "one token is always computed"
-    assert rank.admission.walk(record("a", longer, limit=7 * page - 1)) == 6 * page
-    assert rank.admission.walk(record("a", longer, limit=0)) == 0
-    assert rank.admission.walk(record("a", tokens, limit=10 * page)) == 9 * page, "whatever the record allows"
-    assert rank.admission.walk(record("a", longer, salt="another tenant")) == 0
+    assert rank.admission.hint(record("a", longer)).endpoint == 10 * page
+    assert rank.admission.hint(record("a", tokens)).endpoint == 9 * page, "one token is always computed"
+    assert rank.admission.hint(record("a", longer, limit=7 * page - 1)).endpoint == 6 * page
+    assert rank.admission.hint(record("a", longer, limit=0)).endpoint == 0
+    assert rank.admission.hint(record("a", tokens, limit=10 * page)).endpoint == 9 * page, "whatever the record allows"
+    assert rank.admission.hint(record("a", longer, salt="another tenant")).endpoint == 0
     rank.check_drained()
 
 
@@ -53,13 +53,13 @@ def test_a_lease_keeps_its_prefix_and_nothing_else(page: int, hybrid: bool) -> N
     assert rank.admission.hold(request, 6 * page) == Hold(6 * page)
     assert rank.cache.protected_size() == 6 * page
     rank.evict_all()
-    assert rank.admission.walk(request) == 6 * page
+    assert rank.admission.hint(request).endpoint == 6 * page
     rank.check()
     rank.admission.release("a")
     rank.admission.release("a")
     rank.check_drained()
     rank.evict_all()
-    assert rank.admission.walk(request) == 0
+    assert rank.admission.hint(request).endpoint == 0
 
 
 @pytest.mark.parametrize("page", [16, 64])
@@ -68,7 +68,7 @@ def test_a_hybrid_resumes_at_snapshots_only(page: int) -> None:
     tokens = text(1, 10 * page)
     rank.compute(tokens, (3 * page, 8 * page))
     request = record("a", tokens)
-    assert rank.admission.walk(request) == 8 * page
+    assert rank.admission.hint(request).endpoint == 8 * page
     assert rank.admission.hold(request, 7 * page) == Hold(3 * page)
     rank.admission.release("a")
     assert rank.admission.hold(request, 2 * page) == Hold(0)
@@ -80,7 +80,7 @@ def test_a_snapshot_off_the_grid_is_never_an_endpoint() -> None:
     rank = rank_of(16, True, grid=64)
     tokens = text(1, 320)
     rank.compute(tokens, (128, 208, 240))
-    assert rank.admission.walk(record("a", tokens)) == 128
+    assert rank.admission.hint(record("a", tokens)).endpoint == 128
     with pytest.raises(ValueError, match="multiple of the page size 16"):
         rank_of(16, True, grid=24)
 
@@ -128,7 +128,7 @@ def test_alone_a_request_gives_up_reuse_rather_than_waiting_for_nothing() -> Non
     tokens = text(1, 16 * 4)
     rank.compute(tokens, (32, 64))
     request = record("a", tokens)
-    assert rank.admission.walk(request) == 32
+    assert rank.admission.hint(request).endpoint == 32
     # Its 4 slots and a pinned snapshot are 5, and nobody else is here to give one back.
     assert rank.admission.hold(request, 32) == Hold(0)
     run = rank.start(request, 0)
@@ -235,7 +235,7 @@ def test_admission_does_no_work_on_the_device(hybrid: bool) -> None:
     rank.compute(tokens, tuple(range(16, 161, 16)))
     request = record("a", tokens)
     with Watch() as watch:
-        rank.admission.walk(request)
+        rank.admission.hint(request).endpoint
         assert rank.admission.hold(request, 80) == Hold(80)
         _ = rank.admission.releases
         rank.admission.check()
@@ -262,7 +262,7 @@ def histories(rank: RealRank, seed: int, steps: int) -> int:
             )
             request = record(f"r{made}", tokens, output=rng.randint(1, page + 2))
             made += 1
-            hint = rank.admission.walk(request)
+            hint = rank.admission.hint(request).endpoint
             held = rank.admission.hold(request, rng.choice((hint, hint, rng.randint(0, hint))))
             if isinstance(held, Hold):
                 assert held.endpoint % page == 0

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from unit.admission.wording import record
 
+from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.executor.admission_port import OffLoop
 from sglang_wavepp.executor.entries import Entries
 from sglang_wavepp.executor.follower import Follower
 from sglang_wavepp.executor.keys import give_key
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
-from sglang_wavepp.plane.messages import Command, FlushCommand, InstallRecord, StopCommand
+from sglang_wavepp.plane.messages import Command, FlushCommand, StopCommand
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.rank.handover import Handover
 

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_wavepp.admission.hint import Hint
+from sglang_wavepp.admission.messages import Attempt, AttemptVote, Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.plane.codec import CodecError, decode, encode
 from sglang_wavepp.plane.messages import (
     AbortCommand,
     ActivationHeader,
-    Attempt,
-    AttemptVote,
-    Broadcast,
     DecodeWave,
     FlushCommand,
-    Gather,
-    InstallRecord,
     Message,
     PrefillWave,
     RankId,
@@ -27,7 +24,6 @@ from sglang_wavepp.plane.messages import (
     Span,
     StopCommand,
     TensorSpec,
-    Vote,
     WaveResult,
 )
 
@@ -62,13 +58,20 @@ def many(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]
 ATTEMPT_VOTE = st.builds(
     AttemptVote, kind=st.sampled_from(["held", "nocap", "pending"]), endpoint=COUNT, committed=st.booleans()
 )
+DENSE = st.builds(Hint, COUNT)
+SPARSE = st.builds(
+    lambda positions, complete: Hint(positions[0], tuple(positions), sparse=True, complete=complete),
+    st.lists(COUNT, min_size=1, max_size=4, unique=True).map(lambda found: sorted(found, reverse=True)),
+    st.booleans(),
+)
+HINT = DENSE | SPARSE
 VOTE = st.builds(
     Vote,
     round=COUNT,
     rank=COUNT,
     applied_command=COUNT,
     releases=COUNT,
-    hints=st.dictionaries(TEXT, st.none() | COUNT, max_size=3),
+    hints=st.dictionaries(TEXT, st.none() | HINT, max_size=3),
     attempts=st.dictionaries(TEXT, ATTEMPT_VOTE, max_size=3),
 )
 SPAN = st.builds(Span, rid=TEXT, start=COUNT, length=st.integers(1, 2**40))

@@ -8,20 +8,11 @@ from typing import TypeVar
 import pytest
 import zmq
 
+from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.plane.codec import CodecError, encode
 from sglang_wavepp.plane.command_link import CommandLeaderLink, CommandMemberLink
 from sglang_wavepp.plane.gate import Gate, new_secret
-from sglang_wavepp.plane.messages import (
-    Broadcast,
-    FlushCommand,
-    Gather,
-    InstallRecord,
-    PrefillWave,
-    RankId,
-    Span,
-    Vote,
-    WaveResult,
-)
+from sglang_wavepp.plane.messages import FlushCommand, PrefillWave, RankId, Span, WaveResult
 from sglang_wavepp.plane.pipe import PullEnd, PushEnd
 from sglang_wavepp.plane.result_link import ResultReceiver, ResultSender
 from sglang_wavepp.plane.rounds_link import RoundsLeaderLink, RoundsMemberLink

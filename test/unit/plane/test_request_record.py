@@ -10,8 +10,8 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.sampling.watermarking.core import WatermarkRequestConfig
 
+from sglang_wavepp.admission.messages import Broadcast, InstallRecord
 from sglang_wavepp.plane.codec import decode, encode
-from sglang_wavepp.plane.messages import Broadcast, InstallRecord
 from sglang_wavepp.plane.request_record import (
     CARRIED,
     NOT_NEEDED,

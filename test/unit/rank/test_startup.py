@@ -20,18 +20,8 @@ import torch
 import torch.distributed as dist
 import zmq
 
-from sglang_wavepp.plane.messages import (
-    Broadcast,
-    FlushCommand,
-    Gather,
-    InstallRecord,
-    PrefillWave,
-    RankId,
-    Span,
-    StopCommand,
-    Vote,
-    WaveResult,
-)
+from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
+from sglang_wavepp.plane.messages import FlushCommand, PrefillWave, RankId, Span, StopCommand, WaveResult
 from sglang_wavepp.plane.star import Hub, Spoke
 from sglang_wavepp.rank.startup import (
     HandshakeError,

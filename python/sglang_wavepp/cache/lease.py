@@ -1,0 +1,209 @@
+"""Admission on one rank by hint, lease and escrow.
+
+A hint asks the index and touches no tree. A lease then walks the tree once, at most to the candidate that all ranks
+agreed on, pins what it finds, and promises the rest in the same critical section; an escrow says what stands behind
+the promise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
+from sglang_wavepp.admission.hint import Hint, HintProbe
+from sglang_wavepp.admission.hold import Hold, Shortage
+from sglang_wavepp.admission.messages import InstallRecord
+from sglang_wavepp.admission.pools import PoolLimits, positions
+from sglang_wavepp.cache.escrow import EscrowBook, EscrowFigures, VictimSource
+from sglang_wavepp.cache.holdings import Holdings, Match, PrefixTree, cap
+from sglang_wavepp.cache.ledger import LedgerError
+
+EARLIER_SNAPSHOTS = 4
+"""Earlier recurrent snapshots that a lease looks at when there is no slot for the one it found."""
+
+
+class LeasedTree(PrefixTree, VictimSource, Protocol):
+    """A tree that also says what may go."""
+
+
+@dataclass(slots=True)
+class LeaseFigures:
+    """What one rank's leases came to so far; for metrics.
+
+    Attributes:
+        hints: hints given.
+        leases: prefixes pinned and promised.
+        trims: leases that were cut down to what all ranks have.
+        stale_tokens: tokens that hints promised and leases didn't find.
+        reused_tokens: tokens of the leases that were handed over.
+        short: attempts that found no room, by what was short.
+        escrow: what became of victims.
+    """
+
+    hints: int = 0
+    leases: int = 0
+    trims: int = 0
+    stale_tokens: int = 0
+    reused_tokens: int = 0
+    short: Counter[Shortage] = field(default_factory=Counter)
+    escrow: EscrowFigures = field(default_factory=EscrowFigures)
+
+
+class LeaseAdmission(Holdings):
+    """Holdings with an index for hints and an escrow behind each promise.
+
+    Args:
+        tree: the rank's tree; its mutex guards everything but the hints.
+        limits: sizes of the rank's pools.
+        probe: hints from the rank's index.
+        block: tokens of a hashed block.
+        headroom: tokens that a request beside others leaves unpinned and unpromised, as far as its own need allows.
+    """
+
+    def __init__(
+        self, *, tree: LeasedTree, limits: PoolLimits, probe: HintProbe, block: int, headroom: int = 0
+    ) -> None:
+        super().__init__(tree=tree, limits=limits)
+        self._probe = probe
+        self._block = block
+        self._headroom = headroom
+        self._chains: dict[str, Sequence[int]] = {}
+        self._hinted: dict[str, int] = {}
+        self.escrows = EscrowBook(tree)
+        self.figures = LeaseFigures(escrow=self.escrows.figures)
+
+    # --- admission thread -----------------------------------------------------------------------------------
+
+    def hint(self, record: InstallRecord) -> Hint:
+        """What the index knows of the request's blocks; takes no tree mutex. The prompt is hashed once."""
+        chain = self._chains.get(record.rid)
+        if chain is None:
+            seed = namespace_seed(extra_key=record.extra_key, cache_salt=record.cache_salt)
+            chain = block_hashes(record.token_ids, block=self._block, seed=seed)
+            self._chains[record.rid] = chain
+        hint = self._probe.hint(chain, cap(record, record.cache_limit))
+        self._hinted[record.rid] = hint.endpoint
+        self.figures.hints += 1
+        return hint
+
+    def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        """See `Holdings.hold`."""
+        held = super().hold(record, limit)
+        if isinstance(held, Hold):
+            self.figures.leases += 1
+            expected = min(limit, self._hinted.get(record.rid, 0))
+            self.figures.stale_tokens += max(expected - held.endpoint, 0)
+        else:
+            self.figures.short[held] += 1
+        return held
+
+    def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
+        """See `Holdings.trim`."""
+        held = super().trim(record, limit)
+        self.figures.trims += 1
+        if not isinstance(held, Hold):
+            self.figures.short[held] += 1
+        return held
+
+    def forget(self, rid: str) -> None:
+        """See `Holdings.forget`."""
+        self._chains.pop(rid, None)
+        self._hinted.pop(rid, None)
+
+    # --- LOOP -----------------------------------------------------------------------------------------------
+
+    def chain(self, rid: str) -> Sequence[int] | None:
+        """Hashes of the full blocks of the request's prompt, None when it was never hinted here."""
+        return self._chains.get(rid)
+
+    def hand_over(self, rid: str) -> None:
+        """See `Holdings.hand_over`."""
+        with self.mutex:
+            self.figures.reused_tokens += self.take(rid).endpoint
+            super().hand_over(rid)
+            self.escrows.settle()
+
+    def draw(self, rid: str, upto: int) -> None:
+        """See `Holdings.draw`. Afterwards as many places are free; victims go for it if need be."""
+        with self.mutex:
+            drawn = self._ledger.draw(rid, upto)
+            if drawn:
+                self.escrows.draw(rid, drawn)
+
+    def end(self, rid: str) -> None:
+        """See `Holdings.end`."""
+        super().end(rid)
+        self.forget(rid)
+
+    # --- checks ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify that every promise can be kept, and that each is backed.
+
+        Raises:
+            LedgerError: names what is short.
+            EscrowError: the escrows do not add up.
+        """
+        with self.mutex:
+            super().check()
+            self.escrows.settle()
+            self.escrows.check()
+            undrawn = self._ledger.undrawn()
+            if self.escrows.needs() != undrawn:
+                raise LedgerError(f"escrows are for {self.escrows.needs()}, promised are {undrawn}")
+            if self.escrows.owed:
+                raise LedgerError(f"{self.escrows.owed} promised tokens are backed by nothing")
+
+    def check_idle(self) -> None:
+        """Verify that nothing leaked.
+
+        Raises:
+            LedgerError: with the numbers.
+        """
+        with self.mutex:
+            super().check_idle()
+            if len(self.escrows) or self.escrows.victims or self._chains:
+                raise LedgerError(
+                    f"idle, but {len(self.escrows)} escrows, {self.escrows.victims} victims and the hashes of"
+                    f" {sorted(self._chains)} are kept"
+                )
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def _try_hold(self, record: InstallRecord, limit: int) -> Shortage | None:
+        found = self._tree.match(record, cap(record, limit))
+        shortage = self._promise(record, found, self._tree.lock(found.node))
+        # An earlier snapshot costs no slot when another lease pins it already; a shorter prefix of its own would
+        # free no token that it doesn't need again, so a shortage of tokens can only be waited out.
+        for _ in range(EARLIER_SNAPSHOTS):
+            if shortage is not Shortage.SLOTS or not found.endpoint:
+                break
+            found = self._tree.match(record, cap(record, found.endpoint - 1))
+            if found.snapshot is not None and self._ledger.pins(found.snapshot):
+                shortage = self._promise(record, found, self._tree.lock(found.node))
+        return shortage
+
+    def _promise(self, record: InstallRecord, found: Match, receipt: Any) -> Shortage | None:
+        if not self._leaves_headroom(record, found):
+            self._tree.unlock(receipt)
+            return Shortage.HEADROOM
+        shortage = super()._promise(record, found, receipt)
+        if shortage is None:
+            self.escrows.open(record.rid, self._ledger.undrawn_of(record.rid))
+        return shortage
+
+    def _leaves_headroom(self, record: InstallRecord, found: Match) -> bool:
+        if not len(self._ledger):
+            return True
+        limits = self._ledger.limits
+        total = limits.paged(positions(prompt=len(record.token_ids), max_new_tokens=record.max_new_tokens))
+        headroom = min(self._headroom, limits.usable_tokens - total)
+        left = self._tree.available() - self._ledger.reserved_tokens - max(total - found.endpoint, 0)
+        return left >= headroom
+
+    def _end_promise(self, rid: str) -> None:
+        super()._end_promise(rid)
+        self.escrows.close(rid)
