@@ -8,12 +8,18 @@ around them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_unified_radix_cache
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+from sglang_wavepp.cache.tree_core import BACKEND as CORE_BACKEND
+from sglang_wavepp.cache.tree_core import COMPONENT_CLASSES, IndexedTreeCore
+from sglang_wavepp.settings.of import settings_of
 
 BACKEND: Final = "wavepp"
 """Name under which the factory is registered as a radix cache backend."""
@@ -61,6 +67,60 @@ class GuardedRadixCache(UnifiedRadixCache):
         self.mutex = threading.RLock()
         super().__init__(params)
 
+    def evict_node(self, node_id: int) -> int:
+        """Evict one node and, before it, all below it on the device, held or not.
+
+        Only with an `IndexedTreeCore`, and not while a request keeps the node.
+
+        Returns:
+            Tokens that are free now.
+
+        Raises:
+            KeyError: the node has left the tree.
+            ValueError: it is locked.
+            RuntimeError: it would have to be copied to the host first.
+        """
+        with self.mutex:
+            if self.tree_core.is_locked(node_id):
+                raise ValueError(f"node {node_id} is locked and can't be evicted")
+            tracker = dict.fromkeys(self.tree_components, 0)
+            for victim in self.tree_core.leaf_first(node_id):
+                if self._evict_device_leaf(victim, tracker) is not None:
+                    raise RuntimeError(
+                        f"node {victim} waits for a copy to the host, which WavePP does not make"
+                    )
+            return int(tracker[ComponentType.FULL])
+
+    def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        """`UnifiedRadixCache.checkpoint_into_tree`; new nodes take their hashes from the request's chain, if it has
+        one (`wavepp_chain`)."""
+        core = self.tree_core
+        indexed = isinstance(core, IndexedTreeCore)
+        if indexed:
+            core.publishing = getattr(req, "wavepp_chain", None)
+        try:
+            super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
+        finally:
+            if indexed:
+                core.publishing = None
+
+    def _evict(
+        self,
+        params: EvictParams,
+        available_size_targets: Mapping[ComponentType, tuple[ComponentType, int]] | None = None,
+        *,
+        allocation_reclaim_satisfied: Callable[[], bool] | None = None,
+    ) -> Any:
+        targets = available_size_targets or {}
+        target, _ = targets.get(ComponentType.FULL, (ComponentType.FULL, 0))
+        # A walk that must free another component's slots, or asks a predicate, looks after each leaf.
+        known = allocation_reclaim_satisfied is None and target is ComponentType.FULL
+        if isinstance(self.tree_core, IndexedTreeCore):
+            self.tree_core.evict_at_once = params.num_tokens if known else 0
+        return super()._evict(
+            params, available_size_targets, allocation_reclaim_satisfied=allocation_reclaim_satisfied
+        )
+
 
 def _guarded(name: str) -> Callable[..., Any]:
     def method(self: GuardedRadixCache, /, *args: Any, **kwargs: Any) -> Any:
@@ -88,9 +148,19 @@ def make_guarded_cache(ctx: TreeCacheBuildContext) -> GuardedRadixCache:
         raise ValueError("--wavepp doesn't serve models with sliding window layers yet")
     if ctx.enable_hierarchical_cache:
         raise ValueError("--wavepp has no host tier yet; leave out --enable-hierarchical-cache")
+    settings = settings_of(ctx.server_args)
+    indexed = settings is not None and settings.admission == "lease"
+    if indexed:
+        ctx.params.tree_core_backend = CORE_BACKEND
+        ctx.params.component_registry_override = {
+            **(ctx.params.component_registry_override or {}),
+            **COMPONENT_CLASSES,
+        }
     cache = create_unified_radix_cache(ctx, cache_class=GuardedRadixCache)
     if not isinstance(cache, GuardedRadixCache):
         raise ValueError(
             f"--wavepp needs SGLang's unified radix cache, this model gets {type(cache).__name__}"
         )
+    if settings is not None and indexed:
+        cache.tree_core.use_block(settings.hint_block_size)
     return cache

@@ -121,7 +121,8 @@ UNGUARDED = {
 
 
 def context(**changes: Any) -> Any:
-    return SimpleNamespace(**{"is_hybrid_swa": False, "enable_hierarchical_cache": False, **changes})
+    given = {"is_hybrid_swa": False, "enable_hierarchical_cache": False, "server_args": SimpleNamespace()}
+    return SimpleNamespace(**{**given, **changes})
 
 
 @pytest.mark.parametrize(

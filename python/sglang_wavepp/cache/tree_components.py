@@ -1,0 +1,77 @@
+"""The attention component of SGLang's prefix tree, evicting in an order that is kept instead of sorted anew."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.unified_cache.cache_action import FreeComponentDeviceSlot
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+
+from sglang_wavepp.cache.tree_node import IndexedNode
+
+
+class IndexedFullComponent(FullComponent):  # type: ignore[misc]
+    """`FullComponent` that takes its victims from the core's order, many in a step, and skips held ones.
+
+    A step of SGLang's walk is one leaf, so that the caller can look after each whether there is room enough. When
+    the caller knows beforehand how much it needs, the first step takes as many leaves as that needs, and their
+    pages are freed together: most of the time of an eviction goes into freeing page by page.
+    """
+
+    _walk: Generator[IndexedNode, None, None] | None = None
+    _kept_back: IndexedNode | None = None
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        self._evict_device_request_cnt = request_cnt
+        self._walk = self.tree_core.order.walk()
+        self._kept_back = None
+
+    def _evict_device_next_node(
+        self,
+        tracker: dict[ComponentType, int],
+        device_frees: dict[ComponentType, list[torch.Tensor]],
+        host_frees: dict[ComponentType, list[torch.Tensor]],
+        cache_actions: list[Any],
+    ) -> int | None:
+        core, full = self.tree_core, ComponentType.FULL
+        before = tracker[full]
+        upto = min(self._evict_device_request_cnt, before + core.evict_at_once)
+        core.evict_at_once = 0
+        if before >= self._evict_device_request_cnt:
+            return None
+        while tracker[full] < upto:
+            node = self._victim()
+            if node is None:
+                return None
+            if node.backuped or core.is_write_back:  # the cache must act on it
+                self._kept_back = node
+                break
+            core._delete_unbacked_device_leaf(node, tracker, device_frees, host_frees, cache_actions)
+        if tracker[full] > before:
+            return None
+        node = self._victim()
+        return None if node is None else int(node.id)
+
+    def _victim(self) -> IndexedNode | None:
+        node, self._kept_back = self._kept_back, None
+        if node is not None:
+            return node
+        for node in self._walk or ():
+            if self.tree_core.takes(node):
+                return node
+        return None
+
+    def _evict_device_end(self) -> None:
+        if self._walk is not None:
+            self._walk.close()
+        self._walk = self._kept_back = None
+
+    def apply_component_action(self, action: Any) -> None:
+        if isinstance(action, FreeComponentDeviceSlot) and len(action.indices) > 1:
+            action = FreeComponentDeviceSlot(
+                [torch.cat(action.indices)], component_type=action.component_type
+            )
+        super().apply_component_action(action)
