@@ -75,7 +75,7 @@ class NaiveTree:
         if path in self.held:
             self.held.discard(path)
             assert self.book is not None
-            self.book.removed(path)
+            self.book.removed(path, 1)
 
     def keep_snapshot(self, path: Path, keep: bool) -> None:
         if self.nodes[path].snapshot != keep:

@@ -118,7 +118,7 @@ class EscrowBook:
             raise EscrowError(f"request {rid} draws {tokens} tokens, {escrow.need} are left of its promise")
         if tokens > escrow.credit:
             spare = min(tokens - escrow.credit, max(self._source.free() - self._credit, 0))
-            self._add_credit(rid, escrow, spare)
+            self._add_credit(escrow, spare)
             self.figures.spared += self._let_go(rid, escrow, -escrow.owed)
         while escrow.credit < tokens and escrow.victims:
             self._evict(escrow)
@@ -164,14 +164,22 @@ class EscrowBook:
 
     # --- what the tree tells --------------------------------------------------------------------------------
 
-    def split(self, upper: Hashable, lower: Hashable, lower_tokens: int) -> None:
+    def split(self, upper: Hashable, upper_tokens: int, lower: Hashable, lower_tokens: int) -> None:
         """A held node, known as `lower`, was cut; its first part is now `upper`. The lower part goes first.
 
         Args:
             upper: the new node.
+            upper_tokens: held tokens that are there now.
             lower: the node that keeps its name.
-            lower_tokens: tokens that it keeps.
+            lower_tokens: held tokens that it keeps.
+
+        Raises:
+            EscrowError: other tokens were held.
         """
+        if sum(self._holders.get(lower, {}).values()) != upper_tokens + lower_tokens:
+            raise EscrowError(
+                f"{upper_tokens + lower_tokens} tokens of node {lower} are not what is held of it"
+            )
         for rid, tokens in tuple(self._holders.get(lower, {}).items()):
             kept = min(tokens, lower_tokens)
             lower_tokens -= kept
@@ -181,12 +189,18 @@ class EscrowBook:
             self._drop(rid, escrow, lower, tokens - kept)
             self._add(rid, escrow, upper, tokens - kept)
 
-    def removed(self, node: Hashable) -> None:
-        """A held node left the tree: its places are free and back the same promises."""
-        for rid, tokens in tuple(self._holders.get(node, {}).items()):
+    def removed(self, node: Hashable, tokens: int) -> None:
+        """A held node left the tree: its places are free, or will be in a moment, and back the same promises.
+
+        Raises:
+            EscrowError: other tokens were held.
+        """
+        if sum(self._holders.get(node, {}).values()) != tokens:
+            raise EscrowError(f"{tokens} tokens of node {node} are not what is held of it")
+        for rid, share in tuple(self._holders.get(node, {}).items()):
             escrow = self._escrows[rid]
-            self._drop(rid, escrow, node, tokens)
-            self._add_credit(rid, escrow, tokens)
+            self._drop(rid, escrow, node, share)
+            self._add_credit(escrow, share)
 
     def cleared(self) -> None:
         """The tree was emptied, and every place with it.
@@ -271,19 +285,17 @@ class EscrowBook:
         if tokens <= 0:
             return
         spare = min(tokens, max(self._source.free() - self._credit, 0))
-        self._add_credit(rid, escrow, spare)
+        self._add_credit(escrow, spare)
         tokens -= spare
-        chosen: list[tuple[Hashable, int]] = []
-        if tokens:
-            for node, unheld in self._source.candidates():
-                part = min(unheld, tokens)
-                chosen.append((node, part))
-                tokens -= part
-                if not tokens:
-                    break
-        for node, part in chosen:
-            self._source.hold(node, part)
+        if not tokens:
+            return
+        for node, unheld in self._source.candidates():
+            part = min(unheld, tokens)
+            self._source.hold(node, part)  # before the next step: what is held whole lets its parent follow
             self._add(rid, escrow, node, part)
+            tokens -= part
+            if not tokens:
+                break
 
     def _evict(self, escrow: _Escrow) -> None:
         node = next(iter(escrow.victims))
@@ -304,7 +316,7 @@ class EscrowBook:
             left -= part
         return max(tokens, 0) - max(left, 0)
 
-    def _add_credit(self, rid: str, escrow: _Escrow, tokens: int) -> None:
+    def _add_credit(self, escrow: _Escrow, tokens: int) -> None:
         escrow.credit += tokens
         self._credit += tokens
 

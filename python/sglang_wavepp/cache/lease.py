@@ -73,6 +73,7 @@ class LeaseAdmission(Holdings):
         self._chains: dict[str, Sequence[int]] = {}
         self._hinted: dict[str, int] = {}
         self.escrows = EscrowBook(tree)
+        """Hears from the tree what becomes of victims; whoever builds the rank connects the two."""
         self.figures = LeaseFigures(escrow=self.escrows.figures)
 
     # --- admission thread -----------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ A count is the length of a list or of a tensor, which is known on the host.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Iterator
+from typing import Any, cast
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -14,6 +14,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.holdings import Match
+from sglang_wavepp.cache.tree_core import IndexedTreeCore
 
 
 class RadixTree:
@@ -67,3 +68,53 @@ class RadixTree:
     def locked(self) -> int:
         """Tokens of the tree that can't be evicted."""
         return int(self._cache.full_protected_size())
+
+
+class IndexedRadixTree(RadixTree):
+    """A `RadixTree` on an `IndexedTreeCore`, which also says what may go: the source of victims of an escrow.
+
+    Args:
+        cache: the rank's cache.
+        grid: see `RadixTree`.
+
+    Raises:
+        TypeError: the cache has another tree core.
+    """
+
+    def __init__(self, cache: GuardedRadixCache, *, grid: int) -> None:
+        super().__init__(cache, grid=grid)
+        core = cache.tree_core
+        if not isinstance(core, IndexedTreeCore):
+            raise TypeError(f"leases need the indexed tree core, this cache has {type(core).__name__}")
+        self.core = core
+
+    def free(self) -> int:
+        """Places that nothing uses."""
+        return int(self._allocator.available_size())
+
+    def candidates(self) -> Iterator[tuple[int, int]]:
+        """Nodes that would be evicted next, each with the tokens of it that nobody holds."""
+        return self.core.candidates()
+
+    def hold(self, node: Hashable, tokens: int) -> None:
+        """Nobody else may choose these tokens of the node."""
+        self.core.hold(cast(int, node), tokens)
+
+    def unhold(self, node: Hashable, tokens: int) -> None:
+        """Undo `hold`."""
+        self.core.unhold(cast(int, node), tokens)
+
+    def evict(self, node: Hashable) -> None:
+        """Take the node out of the tree, and what hangs below it."""
+        self._cache.evict_node(cast(int, node))
+
+    def is_locked(self, node: Hashable) -> bool:
+        """Whether a request uses the node."""
+        return self.core.is_locked(cast(int, node))
+
+    def take_claims(self) -> list[int]:
+        """Held nodes that were locked since the last call."""
+        claims = self.core.claims
+        taken = claims.copy()
+        claims.clear()
+        return taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -21,13 +22,15 @@ from sglang.srt.mem_cache.allocation_sizing import get_mamba_tracking_slots
 from sglang.srt.runtime_context import get_exec, get_parallel, mamba_checkpoint_grid
 
 from sglang_wavepp import __version__
+from sglang_wavepp.admission.hint import HintProbe
 from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits, smallest
 from sglang_wavepp.cache.cache_faults import CacheFaults, shrink_pool
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
-from sglang_wavepp.cache.radix_tree import RadixTree
+from sglang_wavepp.cache.lease import LeaseAdmission
+from sglang_wavepp.cache.radix_tree import IndexedRadixTree, RadixTree
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 from sglang_wavepp.executor.admission_port import AdmissionPort, FollowingInline, LeadingInline, OffLoop
 from sglang_wavepp.executor.follower import Follower
@@ -175,7 +178,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     timeline = NullTimeline() if settings.trace is None else Timeline(Path(settings.trace), rank)
     fail = Fatal(rank)
     handover = Handover(wave_wake=Wake(), loop_wake=Wake())
-    admission = TwoWalkAdmission(tree=RadixTree(cache, grid=grid.step), limits=limits)
+    admission = _admission(settings, cache, grid, limits, headroom=2 * parallel.pp_size * planner.budget)
     rounds = _rounds(rank, links, admission, handover, everywhere, timeline)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     stage = Stage(
@@ -220,6 +223,19 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         )
     heartbeat = Heartbeat(links.heartbeat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
     return Executor(rank=rank, stage=stage, loop=loop, links=links, thread=thread, heartbeat=heartbeat)
+
+
+def _admission(
+    settings: WaveSettings, cache: GuardedRadixCache, grid: SpanGrid, limits: PoolLimits, *, headroom: int
+) -> TwoWalkAdmission | LeaseAdmission:
+    if settings.admission != "lease":
+        return TwoWalkAdmission(tree=RadixTree(cache, grid=grid.step), limits=limits)
+    tree = IndexedRadixTree(cache, grid=grid.step)
+    block = settings.hint_block_size
+    probe = HintProbe(tree.core.index, block=block, step=math.lcm(block, grid.step))
+    lease = LeaseAdmission(tree=tree, limits=limits, probe=probe, block=block, headroom=headroom)
+    tree.core.holder = lease.escrows
+    return lease
 
 
 def _planner(
@@ -332,7 +348,7 @@ def _present(end: T | None) -> T:
 def _rounds(
     rank: RankId,
     links: Links,
-    admission: TwoWalkAdmission,
+    admission: TwoWalkAdmission | LeaseAdmission,
     handover: Handover,
     everywhere: PoolLimits,
     timeline: Timeline,

@@ -14,7 +14,6 @@ ENV_SWITCH = "SGLANG_WAVEPP"
 ADMISSION_CHOICES = ("lease", "two-walk", "inline")
 PLANNER_CHOICES = ("mpu", "static")
 _LATER = {
-    ("admission", "lease"): "--wavepp-admission lease follows in a later release; use two-walk",
     ("planner", "mpu"): "--wavepp-planner mpu follows in a later release; use static",
 }
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -30,7 +29,7 @@ class WaveSettings:
     ``SettingsError``.
     """
 
-    admission: str = "two-walk"
+    admission: str = "lease"
     planner: str = "static"
     max_wave_tokens: int | None = None
     min_wave_tokens: int | None = None
@@ -67,8 +66,8 @@ class WaveSettings:
             )
         if self.decode_reserve is not None:
             raise SettingsError(
-                "--wavepp-decode-reserve follows in a later release together with --wavepp-admission lease; "
-                "two-walk and inline count the whole output of a request, so leave it out"
+                "--wavepp-decode-reserve follows in a later release; until then room for the whole output of a "
+                "request is promised at its admission, so leave it out"
             )
 
     def wave_tokens(self, chunked_prefill_size: int | None) -> int:
@@ -230,9 +229,9 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "admission",
         "{lease,two-walk,inline}",
-        "How the ranks agree where a request starts. two-walk (default): on the admission thread, each rank walks its "
-        "cache, the minimum is agreed and pinned everywhere. inline: the same protocol inside the executor loop, as a "
-        "baseline. lease: follows in a later release.",
+        "How the ranks agree where a request starts. lease (default): on the admission thread, from an index of cached "
+        "blocks, with a lease on the prefix and an escrow for the rest. two-walk: the same without index and escrow, "
+        "each rank walks its cache twice. inline: two-walk inside the executor loop, as a baseline.",
     ),
     (
         "planner",
