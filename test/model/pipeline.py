@@ -52,6 +52,7 @@ class World:
     patience: int = 4000
     admission: str = "two-walk"
     headroom: int = 0
+    ahead: int | None = None
 
 
 class Quiet:
@@ -223,6 +224,7 @@ class Pipeline:
             ranks=len(self.ranks),
             free_rows=lambda: lead.admission.free_rows,
             timeline=NullTimeline(),
+            ahead=world.ahead,
         )
         self.following = [
             FollowingRounds(member=rank.member, sender=self, handover=rank.handover, timeline=NullTimeline())
@@ -364,11 +366,15 @@ class Pipeline:
             length = max((at + length) // self.world.grid * self.world.grid, at + 1) - at
         self.positions[rid] = at + length
         self.emit("span", rid, at, length)
+        if at < prompt:
+            self.ranks[0].handover.settled(length)
 
     def _ended(self, rid: str, how: str) -> None:
         self.ended[rid] += 1
         self.aborting.discard(rid)
-        self.positions.pop(rid, None)
+        at, prompt = self.positions.pop(rid, None), len(self.records[rid].token_ids)
+        if at is not None and at < prompt:
+            self.ranks[0].handover.settled(prompt - at)
         self.stat[how] += 1
         self.last_end = self.steps
 

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,14 @@ from model.pipeline import Pipeline, World
 from sglang_wavepp.admission.decision import Verdict
 
 pytestmark = pytest.mark.model
+
+
+def any_admission(rng: random.Random) -> dict[str, Any]:
+    return {
+        "admission": rng.choice(("two-walk", "lease", "lease")),
+        "headroom": rng.choice((0, 0, 2, 4)),
+        "ahead": rng.choice((None, 1, 3, 6)),
+    }
 
 
 def random_world(rng: random.Random) -> World:
@@ -36,6 +45,7 @@ def random_world(rng: random.Random) -> World:
         aborts=rng.choice((0, 0.02, 0.08)),
         chaos=rng.choice((0, 0.02, 0.1)),
         fences=rng.choice((0, 0.02)),
+        **any_admission(rng),
     )
 
 
@@ -56,6 +66,7 @@ def deep_world(rng: random.Random) -> World:
         chaos=rng.choice((0.05, 0.2)),
         fences=rng.choice((0, 0.01)),
         warm=3,
+        **any_admission(rng),
     )
 
 
@@ -78,9 +89,15 @@ def test_random_histories_keep_all_rules_and_meet_every_outcome() -> None:
 
 
 def test_requests_that_ranks_hold_at_different_endpoints_are_admitted_and_passed_by_few() -> None:
-    seen = histories(0, 60, deep_world)
+    seen = histories(0, 60, lambda rng: replace(deep_world(rng), admission="two-walk", ahead=None))
     assert seen["lower"] > 100, seen
     assert seen["passed"] > 10, seen
+
+
+def test_leases_that_differ_are_trimmed_and_admitted() -> None:
+    seen = histories(0, 60, lambda rng: replace(deep_world(rng), admission="lease"))
+    assert seen["lower"] > 30, seen
+    assert seen["wait"] > 100, seen
 
 
 @pytest.mark.full

@@ -3,7 +3,8 @@ LOOP.
 
 A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. First come, first
 served holds as follows. No request is attempted for the first time, or again after waiting, behind one that waits or
-that has no fresh hint. A request that goes on at a lower endpoint, or that some rank could not judge, may be passed by
+that has no fresh hint. No request is attempted before its tokens are wanted: a prefix that others are about to
+compute is found by whoever asks late, and what is pinned early is missing elsewhere. A request that goes on at a lower endpoint, or that some rank could not judge, may be passed by
 requests that are attempted in the same round. Once that has happened, nothing new is named behind it until it is
 admitted, so that fewer than `max_batch` requests ever pass it.
 """
@@ -12,19 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
 from sglang_wavepp.admission.hint import Hint, candidate_of
 from sglang_wavepp.admission.messages import Attempt, Broadcast, InstallRecord, Vote
 
 
+UNLIMITED: Final = 1 << 62
+"""Tokens wanted where nobody counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that all ranks hold at `endpoint`; `aborted` asks for an abort as its first command."""
+    """A request that all ranks hold at `endpoint`.
+
+    Attributes:
+        suffix: tokens of the prompt that are left to compute.
+        aborted: asks for an abort as its first command.
+    """
 
     rid: str
     epoch: int
     endpoint: int
+    suffix: int = 0
     aborted: bool = False
 
 
@@ -64,6 +76,8 @@ class _Plan:
     hints: tuple[tuple[str, int], ...]
     urgent: bool
     """Whether the round can bring somebody on; else it only asks whether capacity came back."""
+    sated: bool
+    """Whether the next request is only kept back because enough is admitted: nothing to ask until that changes."""
 
 
 class RoundsLeader:
@@ -94,6 +108,7 @@ class RoundsLeader:
         self._open: Broadcast | None = None
         self._opened_at = float("-inf")
         self._poked = False
+        self._paused = False
         self._latest = [0] * ranks
         self._fence = 0
         self._withdrawn: list[str] = []
@@ -162,20 +177,31 @@ class RoundsLeader:
         """Whether nothing is in admission: no request, no open round, no event to fetch."""
         return not self._queue and self._open is None and not self._withdrawn
 
-    def next_due(self, now: float, *, free_rows: int) -> float | None:
-        """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is asked."""
+    def next_due(self, now: float, *, free_rows: int, wanted: int = UNLIMITED) -> float | None:
+        """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is asked.
+
+        Args:
+            now: clock in seconds.
+            free_rows: request rows that are free on rank 0.
+            wanted: tokens that rank 0 could compute beyond what is admitted; nobody new is named at 0 or less.
+        """
         if self._open is not None or not self._queue:
             return None
-        if self._unsent or self._aborting or self._plan(free_rows).urgent:
+        plan = self._plan(free_rows, wanted)
+        if self._unsent or self._aborting or plan.urgent:
             return now
+        if plan.sated and not self._asks_again_soon():
+            self._paused = True
+            return None
         return max(now, self._opened_at + (self._retry if self._asks_again_soon() else self._slow))
 
-    def next_broadcast(self, now: float, *, free_rows: int) -> Broadcast | None:
+    def next_broadcast(self, now: float, *, free_rows: int, wanted: int = UNLIMITED) -> Broadcast | None:
         """Open a round, None when there is nothing to say.
 
         Args:
             now: clock in seconds.
             free_rows: request rows that are free on rank 0.
+            wanted: see `next_due`.
 
         Raises:
             RuntimeError: the round before is still open.
@@ -184,7 +210,8 @@ class RoundsLeader:
             raise RuntimeError(f"round {self._round} is still open")
         if not self._queue:
             return None
-        plan = self._plan(free_rows)
+        plan = self._plan(free_rows, wanted)
+        self._paused = False
         self._round += 1
         self._opened_at = now
         self._poked = False
@@ -239,27 +266,33 @@ class RoundsLeader:
     def _live(self) -> Iterator[_Entry]:
         return (entry for entry in self._queue.values() if not entry.aborting)
 
-    def _plan(self, free_rows: int) -> _Plan:
+    def _plan(self, free_rows: int, wanted: int) -> _Plan:
         attempts: list[Attempt] = []
         rest: list[_Entry] = []
         room = min(self._max_batch, free_rows)
-        may_name, starved, judged = True, False, False
+        may_name, starved, judged, sated = True, False, False, False
         lowering = self._lowering
         for entry in self._live():
             named = entry.lowering or (
-                may_name and len(attempts) < room and self._is_fresh(entry) and self._may_retry(entry)
+                may_name
+                and wanted > 0
+                and len(attempts) < room
+                and self._is_fresh(entry)
+                and self._may_retry(entry)
             )
             if named and entry.candidate is not None:
                 attempts.append(
                     Attempt(rid=entry.record.rid, epoch=entry.record.epoch, candidate=entry.candidate)
                 )
                 lowering -= entry.lowering
+                wanted -= len(entry.record.token_ids) - entry.candidate
                 judged = judged or not entry.unjudged
                 may_name = may_name and not entry.passed
                 continue
             if may_name:
                 # The first request that can't be named says whether a hint can bring anybody on.
-                starved = not self._may_retry(entry) or len(attempts) >= free_rows
+                starved = not self._may_retry(entry) or len(attempts) >= free_rows or wanted <= 0
+                sated = wanted <= 0 and not attempts
                 may_name = False
             if len(rest) < self._max_batch:
                 rest.append(entry)
@@ -272,11 +305,12 @@ class RoundsLeader:
             attempts=tuple(attempts),
             hints=tuple((entry.record.rid, entry.record.epoch) for entry in hinted),
             urgent=judged or brings_on,
+            sated=sated,
         )
 
     def _is_fresh(self, entry: _Entry) -> bool:
-        # Content moves while requests wait, so an attempt starts from the hint of the round before.
-        return entry.candidate is not None and entry.hinted_in == self._round
+        # Content moves while requests wait, so an attempt starts from the hint of a round just before.
+        return entry.candidate is not None and entry.hinted_in == self._round and not self._paused
 
     def _may_retry(self, entry: _Entry) -> bool:
         return all(self._latest[rank] > counter for rank, counter in entry.short.items())
@@ -308,7 +342,10 @@ class RoundsLeader:
                 assert outcome.endpoint is not None
                 del self._queue[outcome.rid]
                 self._aborting.discard(outcome.rid)
-                admitted.append(Admitted(outcome.rid, outcome.epoch, outcome.endpoint, entry.aborting))
+                suffix = len(entry.record.token_ids) - outcome.endpoint
+                admitted.append(
+                    Admitted(outcome.rid, outcome.epoch, outcome.endpoint, suffix, entry.aborting)
+                )
                 for earlier in not_admitted:
                     earlier.passed = True
                 continue

@@ -179,7 +179,8 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     fail = Fatal(rank)
     handover = Handover(wave_wake=Wake(), loop_wake=Wake())
     admission = _admission(settings, cache, grid, limits, headroom=2 * parallel.pp_size * planner.budget)
-    rounds = _rounds(rank, links, admission, handover, everywhere, timeline)
+    # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
+    rounds = _rounds(rank, links, admission, handover, everywhere, timeline, ahead=2 * planner.budget)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     stage = Stage(
         scheduler=scheduler,
@@ -352,6 +353,8 @@ def _rounds(
     handover: Handover,
     everywhere: PoolLimits,
     timeline: Timeline,
+    *,
+    ahead: int,
 ) -> LeadingRounds | FollowingRounds:
     member = RoundsMember(rank=rank.index, cache=admission)
     if rank.index:
@@ -366,6 +369,7 @@ def _rounds(
         ranks=ranks,
         free_rows=lambda: admission.free_rows,
         timeline=timeline,
+        ahead=ahead,
     )
 
 

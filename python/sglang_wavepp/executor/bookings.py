@@ -5,7 +5,7 @@ Only rank 0 keeps it. Positions advance by what was launched, never by what was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -72,6 +72,8 @@ class Booking:
 class Bookings:
     """All requests of rank 0, and those that wait for their next span in the order of their admission."""
 
+    settled: Callable[[int], None]
+    """Called with the tokens of admitted requests that need no planning any more."""
     _all: dict[str, Booking] = field(default_factory=dict)
     _unplanned: dict[str, Booking] = field(default_factory=dict)
 
@@ -111,16 +113,19 @@ class Bookings:
         booking.in_flight += 1
         if booking.planned:
             self._unplanned.pop(span.rid, None)
+        self.settled(span.length)
         return booking
 
     def stop_planning(self, key: str) -> None:
         """Plan no more spans of a request that is to end."""
-        self._unplanned.pop(key, None)
+        booking = self._unplanned.pop(key, None)
+        if booking is not None:
+            self.settled(booking.prompt - booking.next)
 
     def end(self, key: str) -> None:
         """The request has ended."""
+        self.stop_planning(key)
         self._all.pop(key, None)
-        self._unplanned.pop(key, None)
 
     def matching(self, prefix: str, everything: bool) -> list[Booking]:
         """Requests whose client's id starts with `prefix` (SGLang's rule for aborts), or all."""

@@ -90,7 +90,7 @@ class Leader:
         self._limits = limits
         self._record = record
         self._timeouts = timeouts
-        self._bookings = Bookings()
+        self._bookings = Bookings(settled=handover.settled)
         self._turns = Turns()
         self._command_number = 0
         self._arrivals = 0

@@ -65,6 +65,9 @@ class Handover:
         self._admitted: list[Admitted] = []
         self._withdrawn: list[str] = []
         self._applied_command = 0
+        self._admitted_tokens = 0  # the admission thread's
+        self._settled_tokens = 0  # the LOOP's
+        self._sated = False
         self._aborting: set[str] = set()  # the LOOP's
 
     # --- LOOP -----------------------------------------------------------------------------------------------
@@ -89,6 +92,13 @@ class Handover:
     def capacity_changed(self) -> None:
         """Capacity came back on this rank; only rank 0 needs to hear of it."""
         self._ask(CapacityAsk())
+
+    def settled(self, tokens: int) -> None:
+        """Rank 0: so many more tokens of admitted requests need no planning, as they are planned or their request ends."""
+        self._settled_tokens += tokens
+        if self._sated:
+            self._sated = False
+            self.wave_wake.signal()
 
     def applied_command(self, seq: int) -> None:
         """The LOOP has applied this command and all before it."""
@@ -132,6 +142,17 @@ class Handover:
         """Number of the last command that the LOOP has applied."""
         return self._applied_command
 
+    def unplanned(self, *, sated_at: int) -> int:
+        """Tokens of admitted requests that no wave carries yet.
+
+        At `sated_at` tokens or more, the LOOP wakes the admission thread when it has planned some.
+        """
+        # Said before it is read: either this reading has the LOOP's last tokens, or the LOOP sees that it must wake.
+        self._sated = True
+        unplanned = self._admitted_tokens - self._settled_tokens
+        self._sated = unplanned >= sated_at
+        return unplanned
+
     def pop_asks(self) -> list[Ask]:
         """What the LOOP asked since the last call, in its order."""
         with self._lock:
@@ -148,6 +169,7 @@ class Handover:
         """Give the LOOP what happened, and wake it if anything did."""
         if not (installed or admitted or withdrawn):
             return
+        self._admitted_tokens += sum(each.suffix for each in admitted)
         with self._lock:
             self._installed.extend(installed)
             self._admitted.extend(admitted)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sglang_wavepp.admission.decision import Outcome, Verdict
-from sglang_wavepp.admission.leader import RoundsLeader
+from sglang_wavepp.admission.leader import UNLIMITED, RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
 from sglang_wavepp.rank.handover import AbortAsk, FenceAsk, Handover
@@ -44,6 +44,7 @@ class LeadingRounds:
         handover: to rank 0's LOOP.
         ranks: how many ranks vote, rank 0 among them.
         free_rows: request rows that are free on rank 0.
+        ahead: tokens that may be admitted and unplanned before nobody new is attempted, None for any number.
         timeline: trace.
     """
 
@@ -57,7 +58,9 @@ class LeadingRounds:
         ranks: int,
         free_rows: Callable[[], int],
         timeline: Timeline,
+        ahead: int | None = None,
     ) -> None:
+        self._ahead = ahead
         self._leader = leader
         self._member = member
         self._sender = sender
@@ -104,11 +107,11 @@ class LeadingRounds:
 
     def next_due(self, now: float) -> float | None:
         """When to open the next round, None while votes are awaited or nothing is in admission."""
-        return self._leader.next_due(now, free_rows=self._free_rows())
+        return self._leader.next_due(now, free_rows=self._free_rows(), wanted=self._wanted())
 
     def open(self, now: float) -> bool:
         """Open a round, if there is anything to say; without followers it is closed at once."""
-        broadcast = self._leader.next_broadcast(now, free_rows=self._free_rows())
+        broadcast = self._leader.next_broadcast(now, free_rows=self._free_rows(), wanted=self._wanted())
         if broadcast is None:
             return False
         self._opened_ns = self._timeline.now_ns()
@@ -131,6 +134,11 @@ class LeadingRounds:
         self._votes[vote.rank] = vote
         if len(self._votes) == self._ranks:
             self._close()
+
+    def _wanted(self) -> int:
+        if self._ahead is None:
+            return UNLIMITED
+        return self._ahead - self._handover.unplanned(sated_at=self._ahead)
 
     def _close(self) -> None:
         votes = tuple(self._votes[rank] for rank in sorted(self._votes))

@@ -36,6 +36,20 @@ def test_asks_arrive_in_order_and_wake_the_admission_thread(handover: Handover) 
     assert is_signalled(handover.wave_wake), "the first ask after a fetch must wake"
 
 
+def test_planning_wakes_the_admission_thread_only_when_it_had_enough(handover: Handover) -> None:
+    handover.answer(admitted=(Admitted("a", 0, 4, suffix=6), Admitted("b", 0, 0, suffix=10)))
+    assert handover.unplanned(sated_at=17) == 16
+    handover.settled(6)
+    assert not is_signalled(handover.wave_wake)
+    assert handover.unplanned(sated_at=10) == 10
+    handover.settled(1)
+    assert is_signalled(handover.wave_wake)
+    handover.wave_wake.clear()
+    handover.settled(1)
+    assert not is_signalled(handover.wave_wake), "it reads anew before it has enough again"
+    assert handover.unplanned(sated_at=10) == 8
+
+
 def test_answers_wake_the_loop_and_nothing_does_not(handover: Handover) -> None:
     handover.answer()
     assert not is_signalled(handover.loop_wake)

@@ -6,7 +6,7 @@ import pytest
 from unit.admission.wording import NOCAP, PENDING, held, record, vote
 
 from sglang_wavepp.admission.decision import Verdict
-from sglang_wavepp.admission.leader import Admitted, LeaderEvents, RoundsLeader
+from sglang_wavepp.admission.leader import UNLIMITED, Admitted, LeaderEvents, RoundsLeader
 from sglang_wavepp.admission.messages import AttemptVote, Broadcast
 
 pytestmark = pytest.mark.unit
@@ -21,10 +21,11 @@ class Rounds:
     request to both ranks' hints, 8 if missing.
     """
 
-    def __init__(self, *, batch: int = 4, rows: int = 9) -> None:
+    def __init__(self, *, batch: int = 4, rows: int = 9, wanted: int = UNLIMITED) -> None:
         self.leader = RoundsLeader(ranks=2, max_batch=batch, slow_interval=SLOW, retry_interval=RETRY)
         self.now = 100.0
         self.rows = rows
+        self.wanted = wanted
         self.releases = [0, 0]
 
     def announce(self, *rids: str) -> Rounds:
@@ -33,11 +34,11 @@ class Rounds:
         return self
 
     def due_in(self) -> float | None:
-        due = self.leader.next_due(self.now, free_rows=self.rows)
+        due = self.leader.next_due(self.now, free_rows=self.rows, wanted=self.wanted)
         return None if due is None else due - self.now
 
     def open(self) -> Broadcast:
-        opened = self.leader.next_broadcast(self.now, free_rows=self.rows)
+        opened = self.leader.next_broadcast(self.now, free_rows=self.rows, wanted=self.wanted)
         assert opened is not None
         return opened
 
@@ -84,9 +85,39 @@ def test_a_request_is_announced_and_hinted_then_admitted_at_the_lowest_hint() ->
     second = rounds.open()
     assert [(a.rid, a.candidate) for a in second.attempts] == [("a", 5)]
     assert (second.records, second.hints) == ((), ())
-    assert rounds.answer(second).admitted == (Admitted("a", 0, 5),)
+    assert rounds.answer(second).admitted == (Admitted("a", 0, 5, suffix=5),)
     assert rounds.leader.idle()
     assert rounds.due_in() is None
+
+
+def test_nobody_is_attempted_before_tokens_are_wanted() -> None:
+    rounds = Rounds(wanted=3).announce("a", "b", "c")
+    rounds.round()
+    assert rounds.round()[0] == ["a", "b"], (
+        "2 tokens of each are left to compute: the second covers what is wanted"
+    )
+    rounds.wanted = 0
+    assert rounds.due_in() is None, "nothing is asked until rank 0 has planned some"
+    rounds.wanted = 1
+    assert rounds.due_in() == 0
+    assert rounds.round()[:2] == ([], ["c"]), "the hint may have grown old meanwhile"
+    assert rounds.round()[0] == ["c"]
+
+
+def test_an_arrival_is_announced_also_when_no_tokens_are_wanted() -> None:
+    rounds = Rounds(wanted=0).announce("a")
+    assert rounds.due_in() == 0
+    assert rounds.round()[1] == ["a"]
+    assert rounds.due_in() is None
+
+
+def test_what_goes_on_lower_is_attempted_whatever_is_wanted() -> None:
+    rounds = Rounds(wanted=1).announce("a")
+    rounds.round()
+    rounds.round({"a": (held(8, 8), held(4, 8))})
+    rounds.wanted = 0
+    assert rounds.due_in() == 0, "ranks hold room for it"
+    assert rounds.round()[0] == ["a"]
 
 
 def test_attempts_keep_arrival_order_within_batch_and_rows() -> None:
@@ -274,7 +305,7 @@ def test_an_admission_stands_while_its_abort_waits() -> None:
     opened = rounds.open()
     assert rounds.leader.abort("a")
     events = rounds.answer(opened)
-    assert events.admitted == (Admitted("a", 0, 8, aborted=True),)
+    assert events.admitted == (Admitted("a", 0, 8, suffix=2, aborted=True),)
     assert events.withdrawn == ()
     assert rounds.leader.idle()
 

@@ -21,7 +21,7 @@ def arrive(bookings: Bookings, arrival: int, rid: str) -> Any:
 
 
 def test_spans_are_planned_in_the_order_of_admission_and_advance_only_by_launches() -> None:
-    bookings = Bookings()
+    bookings = Bookings(settled=lambda tokens: None)
     a, b = arrive(bookings, 1, "a"), arrive(bookings, 2, "b")
     assert not bookings.has_unplanned()
     bookings.admit(a.key, 40)
@@ -33,7 +33,7 @@ def test_spans_are_planned_in_the_order_of_admission_and_advance_only_by_launche
 
 
 def test_a_span_that_leaves_a_gap_is_an_error() -> None:
-    bookings = Bookings()
+    bookings = Bookings(settled=lambda tokens: None)
     a = arrive(bookings, 1, "a")
     bookings.admit(a.key, 0)
     with pytest.raises(RuntimeError, match="starts at 10"):
@@ -41,7 +41,7 @@ def test_a_span_that_leaves_a_gap_is_an_error() -> None:
 
 
 def test_the_same_client_id_may_come_twice() -> None:
-    bookings = Bookings()
+    bookings = Bookings(settled=lambda tokens: None)
     first, second = arrive(bookings, 1, "same"), arrive(bookings, 2, "same")
     assert {b.key for b in bookings.matching("same", everything=False)} == {first.key, second.key}
     bookings.end(first.key)
@@ -49,7 +49,7 @@ def test_the_same_client_id_may_come_twice() -> None:
 
 
 def test_aborts_match_ids_by_prefix_or_all() -> None:
-    bookings = Bookings()
+    bookings = Bookings(settled=lambda tokens: None)
     for number, rid in enumerate(("job-1", "job-2", "other")):
         arrive(bookings, number, rid)
     assert [b.req.rid for b in bookings.matching("job", everything=False)] == ["job-1", "job-2"]
@@ -57,9 +57,27 @@ def test_aborts_match_ids_by_prefix_or_all() -> None:
 
 
 def test_an_aborted_request_gets_no_more_spans() -> None:
-    bookings = Bookings()
+    bookings = Bookings(settled=lambda tokens: None)
     a = arrive(bookings, 1, "a")
     bookings.admit(a.key, 0)
     assert a.phase is Phase.PREFILL
     bookings.stop_planning(a.key)
     assert not bookings.has_unplanned() and len(bookings) == 1
+
+
+def test_every_token_that_was_admitted_is_settled_once() -> None:
+    settled: list[int] = []
+    bookings = Bookings(settled=settled.append)
+    a, b, c = (arrive(bookings, number, "x") for number in range(3))
+    bookings.admit(a.key, 40)
+    bookings.launched(PlannedSpan(a.key, 40, 50))
+    bookings.launched(PlannedSpan(a.key, 90, 10))
+    bookings.end(a.key)
+    assert settled == [50, 10]
+    bookings.admit(b.key, 64)
+    bookings.launched(PlannedSpan(b.key, 64, 6))
+    bookings.stop_planning(b.key)
+    bookings.end(b.key)
+    assert settled == [50, 10, 6, 30]
+    bookings.end(c.key)
+    assert sum(settled) == 60 + 36, "what was never admitted is not settled"
