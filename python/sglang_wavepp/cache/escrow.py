@@ -10,7 +10,7 @@ Everything here happens under the cache's mutex.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,30 +105,29 @@ class EscrowBook:
         self._fill(rid, escrow)
 
     def draw(self, rid: str, tokens: int) -> None:
-        """See to it that so many places are free for this request, and count them as its own from now on.
+        """`draw_all` for one request."""
+        self.draw_all({rid: tokens})
 
-        The allocation follows in the same critical section. Free places that back nobody go before victims do.
+    def draw_all(self, demands: Mapping[str, int]) -> None:
+        """See to it that so many places are free for each of these requests, and count them as theirs from now on.
+
+        One allocation for all of them follows in the same critical section: until then the places look free and are
+        nobody's to back a promise with. Free places that back nobody go before victims do.
+
+        Args:
+            demands: tokens by request.
 
         Raises:
             EscrowError: beyond what was promised, or somebody took what backs it.
         """
         self.settle()
-        escrow = self._of(rid)
-        if tokens > escrow.need:
-            raise EscrowError(f"request {rid} draws {tokens} tokens, {escrow.need} are left of its promise")
-        if tokens > escrow.credit:
-            spare = min(tokens - escrow.credit, max(self._source.free() - self._credit, 0))
-            self._add_credit(escrow, spare)
-            self.figures.spared += self._let_go(rid, escrow, -escrow.owed)
-        while escrow.credit < tokens and escrow.victims:
-            self._evict(escrow)
-        if escrow.credit < tokens:
-            raise EscrowError(
-                f"request {rid} runs short: {tokens} tokens drawn, {escrow.credit} are free for it"
-            )
-        escrow.credit -= tokens
-        escrow.need -= tokens
-        self._credit -= tokens
+        drawn = 0
+        for rid, tokens in demands.items():
+            self._draw(rid, tokens, drawn)
+            drawn += tokens
+        free = self._source.free()
+        if free < drawn:
+            raise EscrowError(f"{list(demands)} run short: {drawn} tokens drawn, {free} places are free")
 
     def close(self, rid: str) -> None:
         """The promise ended: its victims are anybody's again.
@@ -263,6 +262,25 @@ class EscrowBook:
             )
 
     # --- moves ----------------------------------------------------------------------------------------------
+
+    def _draw(self, rid: str, tokens: int, taken: int) -> None:
+        """Draw for one request, when so many of the free places are `taken` already."""
+        escrow = self._of(rid)
+        if tokens > escrow.need:
+            raise EscrowError(f"request {rid} draws {tokens} tokens, {escrow.need} are left of its promise")
+        if tokens > escrow.credit:
+            spare = min(tokens - escrow.credit, max(self._source.free() - self._credit - taken, 0))
+            self._add_credit(escrow, spare)
+            self.figures.spared += self._let_go(rid, escrow, -escrow.owed)
+        while escrow.credit < tokens and escrow.victims:
+            self._evict(escrow)
+        if escrow.credit < tokens:
+            raise EscrowError(
+                f"request {rid} runs short: {tokens} tokens drawn, {escrow.credit} are free for it"
+            )
+        escrow.credit -= tokens
+        escrow.need -= tokens
+        self._credit -= tokens
 
     def _of(self, rid: str) -> _Escrow:
         escrow = self._escrows.get(rid)

@@ -6,7 +6,7 @@ trims and releases, the LOOP takes over, draws and ends. Nothing here copies, co
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -179,13 +179,21 @@ class Holdings:
         return None
 
     def draw(self, rid: str, upto: int) -> None:
-        """The request is given room up to this position next, in the same critical section.
+        """`draw_all` for one request."""
+        self.draw_all({rid: upto})
+
+    def draw_all(self, uptos: Mapping[str, int]) -> None:
+        """One allocation, next in the same critical section, gives these requests room up to these positions.
+
+        Args:
+            uptos: position by request.
 
         Raises:
-            LedgerError: beyond its promise, or without one.
+            LedgerError: beyond a promise, or without one.
         """
         with self.mutex:
-            self._ledger.draw(rid, upto)
+            for rid, upto in uptos.items():
+                self._ledger.draw(rid, upto)
 
     def end(self, rid: str) -> None:
         """The request ended and its row, tokens and slots are back, or it ends before its first span.

@@ -8,7 +8,7 @@ the promise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,12 +127,11 @@ class LeaseAdmission(Holdings):
             super().hand_over(rid)
             self.escrows.settle()
 
-    def draw(self, rid: str, upto: int) -> None:
-        """See `Holdings.draw`. Afterwards as many places are free; victims go for it if need be."""
+    def draw_all(self, uptos: Mapping[str, int]) -> None:
+        """See `Holdings.draw_all`. Afterwards as many places are free; victims go for it if need be."""
         with self.mutex:
-            drawn = self._ledger.draw(rid, upto)
-            if drawn:
-                self.escrows.draw(rid, drawn)
+            drawn = {rid: self._ledger.draw(rid, upto) for rid, upto in uptos.items()}
+            self.escrows.draw_all({rid: tokens for rid, tokens in drawn.items() if tokens})
 
     def end(self, rid: str) -> None:
         """See `Holdings.end`."""

@@ -38,6 +38,7 @@ from sglang_wavepp.plane import logprobs
 from sglang_wavepp.plane.activation_link import ActivationSender
 from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
 from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.rank.rounds import nothing
 from sglang_wavepp.telemetry.trace import ADMISSION, WAVES, Timeline
 
 
@@ -62,6 +63,7 @@ class Stage:
         timeline: trace of this rank.
         release: tells others that capacity came back.
         faults: what a test breaks in this rank's cache, None outside tests.
+        refresh_metrics: hands the last readings over; called when the rank has become idle.
     """
 
     scheduler: Any
@@ -78,6 +80,7 @@ class Stage:
     entries: Entries = field(default_factory=Entries)
     is_last_stage: bool = False
     faults: CacheFaults | None = None
+    refresh_metrics: Callable[[], None] = nothing
 
     # --- waves --------------------------------------------------------------------------------------------------
 
@@ -126,8 +129,8 @@ class Stage:
             raise SpanMismatch(f"lane {command.lane} decodes already")
         with self.mutex:
             gathered = lane.gather()
-            for req, length in zip(gathered.reqs, gathered.seq_lens_cpu.tolist(), strict=True):
-                self.leases.draw(key_of(req), length + 1)
+            lengths = zip(gathered.reqs, gathered.seq_lens_cpu.tolist(), strict=True)
+            self.leases.draw_all({key_of(req): length + 1 for req, length in lengths})
             batch = self.scheduler.update_running_batch(gathered)
             found = () if batch is None else tuple(key_of(req) for req in batch.reqs)
             if found != command.rids:
@@ -191,8 +194,8 @@ class Stage:
             chunked_req=None,
         )
         batch.contains_last_prefill_chunk = len(middle) < len(reqs)
-        for span in command.spans:  # before the allocation, which finds free what each of them draws
-            self.leases.draw(span.rid, span.start + span.length)
+        # Before the allocation, which finds free what all of them draw.
+        self.leases.draw_all({span.rid: span.start + span.length for span in command.spans})
         batch.prepare_for_extend()
         batch.decoding_reqs = None
         batch.prefill_stats = self._prefill_stats(command, first)
