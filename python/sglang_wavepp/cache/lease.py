@@ -202,7 +202,7 @@ class LeaseAdmission(Holdings):
         total = limits.paged(positions(prompt=len(record.token_ids), max_new_tokens=record.max_new_tokens))
         headroom = min(self._headroom, limits.usable_tokens - total)
         left = self._tree.available() - self._ledger.reserved_tokens - max(total - found.endpoint, 0)
-        return left >= headroom
+        return left >= headroom or left < 0  # then it is room that is short, and the ledger says so
 
     def _end_promise(self, rid: str) -> None:
         super()._end_promise(rid)
