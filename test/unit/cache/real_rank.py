@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
@@ -15,10 +18,14 @@ from sglang.srt.mem_cache.unified_cache.components.base import ComponentType
 from sglang.test.kits.unified_radix_cache import fixtures
 from sglang.test.kits.unified_radix_cache.config import CacheConfig
 
+from sglang_wavepp.admission.hint import HintProbe
+from sglang_wavepp.admission.hold import Hold
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
-from sglang_wavepp.cache.radix_tree import RadixTree
+from sglang_wavepp.cache.lease import LeaseAdmission
+from sglang_wavepp.cache.radix_tree import IndexedRadixTree, RadixTree
+from sglang_wavepp.cache.tree_core import BACKEND, COMPONENT_CLASSES, IndexedTreeCore, register_indexed_core
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 
 SLOTS_PER_REQUEST = 4
@@ -51,7 +58,10 @@ class Running:
 
 
 class RealRank:
-    """A rank with `tokens` places in pages of `page`; with `slots` recurrent ones if it is a hybrid."""
+    """A rank with `tokens` places in pages of `page`; with `slots` recurrent ones if it is a hybrid.
+
+    Its admission is the two-walk's, or by leases when `leases` is set.
+    """
 
     def __init__(
         self,
@@ -62,7 +72,12 @@ class RealRank:
         grid: int | None = None,
         rows: int = 8,
         core: str | None = None,
+        leases: bool = False,
+        headroom: int = 0,
     ) -> None:
+        if leases:
+            register_indexed_core()
+            core = BACKEND
         full, mamba = ComponentType.FULL, ComponentType.MAMBA
         config = CacheConfig(
             page_size=page,
@@ -83,7 +98,10 @@ class RealRank:
                 tokens, page, torch.bfloat16, "cpu", allocator.get_kvcache(), False
             )
         params = dataclasses.replace(
-            stock.cache_init_params, token_to_kv_pool_allocator=allocator, tree_core_backend=core
+            stock.cache_init_params,
+            token_to_kv_pool_allocator=allocator,
+            tree_core_backend=core,
+            component_registry_override=COMPONENT_CLASSES if leases else None,
         )
         self.page, self.tokens, self.slots = page, tokens, slots
         self.cache = GuardedRadixCache(params)
@@ -96,8 +114,30 @@ class RealRank:
             recurrent_slots=slots,
             slots_per_request=0 if slots is None else SLOTS_PER_REQUEST,
         )
-        self.tree = RadixTree(self.cache, grid=grid or page)
-        self.admission = TwoWalkAdmission(tree=self.tree, limits=self.limits)
+        self.grid = grid or page
+        self.tree = (IndexedRadixTree if leases else RadixTree)(self.cache, grid=self.grid)
+        self.admission = self._leases(headroom) if leases else self._two_walk()
+
+    def _two_walk(self) -> TwoWalkAdmission | LeaseAdmission:
+        return TwoWalkAdmission(tree=self.tree, limits=self.limits)
+
+    def _leases(self, headroom: int) -> TwoWalkAdmission | LeaseAdmission:
+        """As a server puts them together; a hint's block is a page."""
+        assert isinstance(self.tree, IndexedRadixTree)
+        core = self.tree.core
+        core.use_block(self.page)
+        probe = HintProbe(core.index, block=self.page, step=math.lcm(self.page, self.grid))
+        lease = LeaseAdmission(
+            tree=self.tree, limits=self.limits, probe=probe, block=self.page, headroom=headroom
+        )
+        core.holder = lease.escrows
+        return lease
+
+    @property
+    def lease(self) -> LeaseAdmission:
+        """Its admission, when that is by leases."""
+        assert isinstance(self.admission, LeaseAdmission)
+        return self.admission
 
     # --- a LOOP ---------------------------------------------------------------------------------------------
 
@@ -134,9 +174,9 @@ class RealRank:
         """Compute up to `end`; a whole-page end becomes cache content."""
         with self.cache.mutex:
             fresh = -(-end // self.page) * self.page - len(run.pages)
+            self.admission.draw(run.record.rid, end)
             if fresh > 0:
                 run.pages = torch.cat((run.pages, self.take_tokens(fresh)))
-            self.admission.draw(run.record.rid, end)
             run.at = end
             if end % self.page == 0 and end <= len(run.record.token_ids):
                 self._checkpoint(run)
@@ -145,16 +185,27 @@ class RealRank:
         old_end = 0 if run.lock is None else len(self.cache.path_device_indices(run.lock.node))
         slot = None if self.slots is None else self.take_slot()
         key = RadixKey(run.record.token_ids[: run.at], cache_salt=run.record.cache_salt)
-        done = self.cache.insert(
-            InsertParams(
-                key=key, value=run.pages[: run.at].clone(), prev_prefix_len=old_end, mamba_value=slot
+        with self._publishing(run.record.rid):
+            done = self.cache.insert(
+                InsertParams(
+                    key=key, value=run.pages[: run.at].clone(), prev_prefix_len=old_end, mamba_value=slot
+                )
             )
-        )
         if slot is not None and done.mamba_exist:
             self.rows.mamba_allocator.free(slot)
         run.pages = torch.cat((self.cache.path_device_indices(done.last_device_node), run.pages[run.at :]))
         self.cache.unlock(run.lock)
         run.lock = self.cache.lock(done.last_device_node)
+
+    @contextmanager
+    def _publishing(self, rid: str) -> Iterator[None]:
+        core = self.cache.tree_core
+        indexed = isinstance(core, IndexedTreeCore)
+        if indexed:
+            core.publishing = self.admission.chain(rid)
+        yield
+        if indexed:
+            core.publishing = None
 
     def finish(self, run: Running) -> None:
         with self.cache.mutex:
@@ -170,7 +221,8 @@ class RealRank:
         """Run a request with spans to these ends, alone."""
         request = record(rid, tokens)
         held = self.admission.hold(request, self.admission.hint(request).endpoint)
-        run = self.start(request, held.endpoint)  # type: ignore[union-attr]
+        assert isinstance(held, Hold), held
+        run = self.start(request, held.endpoint)
         for end in ends:
             if end > run.at:
                 self.span(run, end)
@@ -192,6 +244,8 @@ class RealRank:
         """Nothing is held, and every place and slot is free or cached."""
         self.admission.check_idle()
         self.cache.sanity_check()
+        if isinstance(self.cache.tree_core, IndexedTreeCore):
+            self.cache.tree_core.check_index()
         assert self.allocator.available_size() + self.cache.evictable_size() == self.tokens
         assert self.cache.protected_size() == 0
         if self.slots is not None:

@@ -39,7 +39,9 @@ def test_the_walk_finds_whole_pages_within_the_limit_and_pins_nothing(page: int,
     assert rank.admission.hint(record("a", tokens)).endpoint == 9 * page, "one token is always computed"
     assert rank.admission.hint(record("a", longer, limit=7 * page - 1)).endpoint == 6 * page
     assert rank.admission.hint(record("a", longer, limit=0)).endpoint == 0
-    assert rank.admission.hint(record("a", tokens, limit=10 * page)).endpoint == 9 * page, "whatever the record allows"
+    assert rank.admission.hint(record("a", tokens, limit=10 * page)).endpoint == 9 * page, (
+        "whatever the record allows"
+    )
     assert rank.admission.hint(record("a", longer, salt="another tenant")).endpoint == 0
     rank.check_drained()
 
@@ -235,7 +237,7 @@ def test_admission_does_no_work_on_the_device(hybrid: bool) -> None:
     rank.compute(tokens, tuple(range(16, 161, 16)))
     request = record("a", tokens)
     with Watch() as watch:
-        rank.admission.hint(request).endpoint
+        _ = rank.admission.hint(request)
         assert rank.admission.hold(request, 80) == Hold(80)
         _ = rank.admission.releases
         rank.admission.check()
@@ -268,8 +270,12 @@ def histories(rank: RealRank, seed: int, steps: int) -> int:
                 assert held.endpoint % page == 0
                 assert held.endpoint < len(tokens)
                 leased.append((request, held.endpoint))
+            else:
+                rank.admission.forget(request.rid)
         elif action < 0.45 and leased:
-            rank.admission.release(leased.pop(rng.randrange(len(leased)))[0].rid)
+            rid = leased.pop(rng.randrange(len(leased)))[0].rid
+            rank.admission.release(rid)
+            rank.admission.forget(rid)
         elif action < 0.65 and leased:
             running.append(rank.start(*leased.pop(rng.randrange(len(leased)))))
         elif running:
@@ -287,6 +293,7 @@ def histories(rank: RealRank, seed: int, steps: int) -> int:
         rank.check()
     for request, _ in leased:
         rank.admission.release(request.rid)
+        rank.admission.forget(request.rid)
     for run in running:
         rank.finish(run)
     rank.check_drained()
