@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 from sglang_wavepp.cache.tree_node import IndexedNode
 
 
-class IndexedFullComponent(FullComponent):  # type: ignore[misc]
+class IndexedFullComponent(FullComponent):
     """`FullComponent` that takes its victims from the core's order, many in a step, and skips held ones.
 
     A step of SGLang's walk is one leaf, so that the caller can look after each whether there is room enough. When

@@ -55,7 +55,7 @@ class TreeIndexError(RuntimeError):
     """The tree and what is kept beside it disagree."""
 
 
-class IndexedTreeCore(UnifiedTreeCore):  # type: ignore[misc]
+class IndexedTreeCore(UnifiedTreeCore):
     """`UnifiedTreeCore` with a hint index, an order of victims and soft holds. All under the cache's mutex.
 
     Attributes:

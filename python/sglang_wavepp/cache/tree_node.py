@@ -21,7 +21,7 @@ Heard = Callable[[int, ComponentType], None]
 """Called with a node's id and a component after a value of it came or went."""
 
 
-class WatchedData(ComponentData):  # type: ignore[misc]
+class WatchedData(ComponentData):
     """One component's state on one node; tells when its value on device or host appears or disappears."""
 
     def __init__(self, node_id: int, component: ComponentType, heard: Heard) -> None:
@@ -52,7 +52,7 @@ class WatchedData(ComponentData):  # type: ignore[misc]
     host_value = property(attrgetter("_host_value"), _set_host_value)
 
 
-class IndexedNode(UnifiedTreeNode):  # type: ignore[misc]
+class IndexedNode(UnifiedTreeNode):
     """SGLang's node with what the hint index, the soft holds and the order of victims keep on it."""
 
     def __init__(self, components: tuple[ComponentType, ...], priority: int, heard: Heard) -> None:

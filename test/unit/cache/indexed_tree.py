@@ -93,7 +93,7 @@ class IndexedTree:
         self.cache = GuardedRadixCache(params)
         self.allocator = allocator
         self.core: Any = self.cache.tree_core
-        self.gone: list[tuple[int, ...]] = []
+        self.gone: list[tuple[Any, ...]] = []
         """Tokens from the root to the end of each node that left the tree, in that order."""
         self._note_removals()
         self.book = Book()
@@ -113,8 +113,8 @@ class IndexedTree:
 
     # --- operations -----------------------------------------------------------------------------------------
 
-    def key(self, tokens: Sequence[int], limit: int | None = None) -> RadixKey:
-        return RadixKey(array("q", tokens), limit=limit)
+    def key(self, tokens: Sequence[int], limit: int | None = None, salt: str | None = None) -> RadixKey:
+        return RadixKey(array("q", tokens), extra_key=salt, limit=limit, cache_salt=salt)
 
     def free(self) -> int:
         if self.window:
@@ -129,7 +129,7 @@ class IndexedTree:
             self.cache.evict_for_alloc(EvictParams(num_tokens=max(short, 0), swa_num_tokens=max(swa, 0)))
         return self.free() >= count and (not self.window or self.allocator.swa_available_size() >= count)
 
-    def insert(self, tokens: Sequence[int], *, priority: int = 0) -> int | None:
+    def insert(self, tokens: Sequence[int], *, priority: int = 0, salt: str | None = None) -> int | None:
         """Cache a whole-page prompt; returns the node it ends in, None without room."""
         tokens = tokens[: len(tokens) // self.page * self.page]
         if not tokens or not self.room(len(tokens)):
@@ -145,20 +145,44 @@ class IndexedTree:
                     self.rows.mamba_allocator.free(slot)
                 return None
             extra["mamba_value"] = slot
-        value = self.allocator.alloc(len(tokens))
-        assert value is not None
+        value = self._alloc(len(tokens))
         done = self.cache.insert(
-            InsertParams(key=self.key(tokens), value=value, prev_prefix_len=0, priority=priority, **extra)
+            InsertParams(
+                key=self.key(tokens, salt=salt),
+                value=value,
+                prev_prefix_len=0,
+                priority=priority,
+                **extra,
+            )
         )
         if self.slots and done.mamba_exist:
             self.rows.mamba_allocator.free(extra["mamba_value"])
         return int(done.last_device_node)
 
-    def match(self, tokens: Sequence[int], limit: int | None = None) -> Any:
-        return self.cache.match_prefix(MatchPrefixParams(key=self.key(tokens, limit)))
+    def _alloc(self, count: int) -> torch.Tensor:
+        if not self.window:
+            value = self.allocator.alloc(count)
+        else:
+            value = self.allocator.full_attn_allocator.alloc(count)
+            self.allocator.set_full_to_swa_mapping(value, self.allocator.swa_attn_allocator.alloc(count))
+        assert value is not None
+        return value
 
-    def lock(self, tokens: Sequence[int], limit: int | None = None) -> Any:
-        return self.cache.lock(self.match(tokens, limit).best_match_node)
+    def match(self, tokens: Sequence[int], limit: int | None = None, salt: str | None = None) -> Any:
+        return self.cache.match_prefix(MatchPrefixParams(key=self.key(tokens, limit, salt)))
+
+    def lock(self, tokens: Sequence[int], limit: int | None = None, salt: str | None = None) -> Any:
+        return self.cache.lock(self.match(tokens, limit, salt).best_match_node)
+
+    def hold(self, node_id: int, tokens: int) -> None:
+        self.core.hold(node_id, tokens)
+        self.book.held[node_id] = self.book.held.get(node_id, 0) + tokens
+
+    def unhold(self, node_id: int, tokens: int) -> None:
+        self.core.unhold(node_id, tokens)
+        self.book.held[node_id] -= tokens
+        if not self.book.held[node_id]:
+            del self.book.held[node_id]
 
     def evict(self, count: int, slots: int = 0, window: int = 0) -> int:
         params = EvictParams(num_tokens=count, mamba_num=slots, swa_num_tokens=window)
@@ -166,18 +190,66 @@ class IndexedTree:
 
     # --- looking --------------------------------------------------------------------------------------------
 
-    def path(self, node: Any) -> tuple[int, ...]:
+    def nodes(self) -> list[Any]:
+        return [node for node in self.core._collect_all_nodes() if node.parent is not None]
+
+    def path(self, node: Any) -> tuple[Any, ...]:
+        """Namespace and tokens from the root to the end of a node."""
         parts: list[tuple[int, ...]] = []
+        salt = node.key.cache_salt
         while node.parent is not None:
             parts.append(tuple(node.key.raw_token_ids()))
             node = node.parent
-        return tuple(token for part in reversed(parts) for token in part)
+        return (salt, *(token for part in reversed(parts) for token in part))
 
-    def paths(self) -> set[tuple[int, ...]]:
-        return {self.path(node) for node in self.core._collect_all_nodes() if node.parent is not None}
+    def contents(self) -> dict[tuple[Any, ...], tuple[bool, ...]]:
+        """Each node's path, and which components have a value there."""
+        return {self.path(n): tuple(d.value is not None for d in n.component_data) for n in self.nodes()}
 
     def candidates(self) -> list[tuple[int, int]]:
         return list(self.core.candidates())
+
+    # --- the order, from the tree alone ---------------------------------------------------------------------
+
+    def _covered(self, node: Any, held: dict[int, int]) -> bool:
+        return held.get(node.id, 0) == len(node.component_data[FULL].value) and self._below_covered(
+            node, held
+        )
+
+    def _below_covered(self, node: Any, held: dict[int, int]) -> bool:
+        children = [c for c in node.children.values() if c.component_data[FULL].value is not None]
+        return all(self._covered(child, held) for child in children)
+
+    def _place(self, node: Any) -> tuple[Any, Any]:
+        return self.core.eviction_strategy.get_priority(node), node.last_access_time
+
+    def sorted_candidates(self, held: dict[int, int]) -> list[tuple[int, int]]:
+        """What `candidates` must give, found by looking at every node."""
+        open_nodes = [
+            node
+            for node in self.nodes()
+            if node.component_data[FULL].value is not None
+            and not any(data.lock_ref for data in node.component_data)
+            and self._below_covered(node, held)
+            and held.get(node.id, 0) < len(node.component_data[FULL].value)
+        ]
+        open_nodes.sort(key=self._place)
+        return [(n.id, len(n.component_data[FULL].value) - held.get(n.id, 0)) for n in open_nodes]
+
+    def check_order(self) -> None:
+        """The candidates as they are, and as they follow when all are held one after the other."""
+        assert self.candidates() == self.sorted_candidates(self.book.held)
+        held = dict(self.book.held)
+        taken: list[tuple[int, int]] = []
+        for node_id, tokens in self.core.candidates():
+            expected = next(iter(self.sorted_candidates(held)))
+            assert (node_id, tokens) == expected, f"{node_id} came instead of {expected[0]}"
+            self.core.hold(node_id, tokens)
+            held[node_id] = held.get(node_id, 0) + tokens
+            taken.append((node_id, tokens))
+        assert not self.sorted_candidates(held)
+        for node_id, tokens in reversed(taken):
+            self.core.unhold(node_id, tokens)
 
     def check(self) -> None:
         """Everything that must hold between two operations."""
@@ -185,7 +257,7 @@ class IndexedTree:
         self.cache.sanity_check()
         held = {node_id: self.core.held_tokens(node_id) for node_id in self.core.holds.ids()}
         assert self.book.held == held
-        cached = sum(len(n.component_data[FULL].value) for n in self.core._below_root())
+        cached = sum(len(n.component_data[FULL].value) for n in self.nodes())
         assert self.free() + cached == self.tokens
         assert cached == self.cache.full_evictable_size() + self.cache.full_protected_size()
         if self.slots:

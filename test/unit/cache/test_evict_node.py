@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from unit.cache.indexed_tree import IndexedTree
 
 pytestmark = pytest.mark.unit

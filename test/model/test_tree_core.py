@@ -1,0 +1,197 @@
+"""Random histories on real trees: index, order, holds and pools agree with the tree at every moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from unit.cache.indexed_tree import POLICIES, IndexedTree
+
+pytestmark = pytest.mark.model
+
+SALTS = (None, None, None, "a")
+
+
+class History:
+    """What requests and holders do to one tree; each operation takes its choices from `draw`."""
+
+    def __init__(self, draw: Callable[[int], int], tree: IndexedTree, alphabet: int = 3) -> None:
+        self.draw = draw
+        self.tree = tree
+        self.locks: list[Any] = []
+        base = random.Random(7)
+        length = max(48, tree.page * 4)
+        self.bases = [[base.randrange(alphabet) for _ in range(length)] for _ in range(3)]
+        self.alphabet = alphabet
+
+    def prompt(self) -> tuple[list[int], str | None]:
+        base = self.bases[self.draw(3)]
+        page = self.tree.page
+        shared = (1 + self.draw(len(base) // page)) * page
+        own = self.draw(4) * page // (2 if self.draw(4) == 0 else 1)
+        return base[:shared] + [self.draw(self.alphabet) for _ in range(own)], SALTS[self.draw(len(SALTS))]
+
+    def insert(self) -> None:
+        tokens, salt = self.prompt()
+        self.tree.insert(tokens, salt=salt, priority=self.draw(3))
+
+    def match(self) -> None:
+        tokens, salt = self.prompt()
+        self.tree.match(tokens, 1 + self.draw(len(tokens)), salt)
+
+    def lock(self) -> None:
+        tokens, salt = self.prompt()
+        self.locks.append(self.tree.lock(tokens, 1 + self.draw(len(tokens)), salt))
+        self.settle_claims()
+
+    def unlock(self) -> None:
+        if self.locks:
+            self.tree.cache.unlock(self.locks.pop(self.draw(len(self.locks))))
+
+    def evict(self) -> None:
+        before, free = self.tree.book.freed, self.tree.free()
+        held = sum(self.tree.book.held.values())
+        self.tree.evict(1 + self.draw(40))
+        assert (self.tree.book.freed, sum(self.tree.book.held.values())) == (before, held)
+        assert self.tree.free() >= free
+
+    def evict_aux(self) -> None:
+        self.tree.evict(
+            0, slots=self.draw(3) if self.tree.slots else 0, window=self.draw(20) if self.tree.window else 0
+        )
+
+    def hold(self) -> None:
+        wanted = 1 + self.draw(40)
+        for node_id, tokens in self.tree.core.candidates():
+            some = min(tokens, wanted)
+            self.tree.hold(node_id, some)
+            wanted -= some
+            if not wanted:
+                break
+
+    def hold_any(self) -> None:
+        free = [
+            n
+            for n in self.tree.nodes()
+            if not n.is_locked and n.device_tokens > self.tree.book.held.get(n.id, 0)
+        ]
+        if free:
+            node = free[self.draw(len(free))]
+            self.tree.hold(node.id, 1 + self.draw(node.device_tokens - self.tree.book.held.get(node.id, 0)))
+
+    def unhold(self) -> None:
+        if self.tree.book.held:
+            node_id = list(self.tree.book.held)[self.draw(len(self.tree.book.held))]
+            held = self.tree.book.held[node_id]
+            self.tree.unhold(node_id, held if self.draw(2) else 1 + self.draw(held))
+
+    def evict_node(self) -> None:
+        free = [n for n in self.tree.nodes() if not n.is_locked]
+        if free:
+            node = free[self.draw(len(free))]
+            before = self.tree.free()
+            freed = self.tree.cache.evict_node(node.id)
+            assert freed >= node.device_tokens and self.tree.free() == before + freed
+            assert not self.tree.core.exists(node.id)
+
+    def reset(self) -> None:
+        if self.draw(8):
+            return
+        tree = self.tree
+        for lock in self.locks:
+            tree.cache.unlock(lock)
+        self.locks.clear()
+        emptied = tree.book.emptied
+        tree.evict(0, slots=tree.slots or 0)
+        tree.cache.reset()
+        tree.allocator.clear()
+        if tree.slots:
+            tree.rows.mamba_allocator.clear()
+        assert tree.book.emptied == emptied + 1 and not tree.nodes()
+
+    def settle_claims(self) -> None:
+        """A holder that lets go of what was claimed: no held node is locked afterwards."""
+        claims = self.tree.core.claims
+        for node_id in claims:
+            assert self.tree.core.is_locked(node_id)
+            if node_id in self.tree.book.held:
+                self.tree.unhold(node_id, self.tree.book.held[node_id])
+        claims.clear()
+        assert not any(self.tree.core.is_locked(node_id) for node_id in self.tree.book.held)
+
+    def check(self) -> None:
+        self.tree.check()
+        self.tree.check_order()
+
+    STEPS = (
+        ("insert",) * 6
+        + ("match", "lock", "lock", "unlock", "unlock", "evict", "evict_aux")
+        + (
+            "hold",
+            "hold",
+            "hold_any",
+            "unhold",
+            "unhold",
+            "evict_node",
+            "reset",
+        )
+    )
+
+
+KINDS = {
+    "dense page 1": {"page": 1, "block": 7},
+    "dense page 4": {"page": 4, "block": 6},
+    "dense page 16": {"page": 16, "tokens": 1024, "block": 64},
+    "dense page 64": {"page": 64, "tokens": 4096, "block": 16},
+    "hybrid page 1": {"page": 1, "slots": 14, "block": 4},
+    "hybrid page 4": {"page": 4, "slots": 14, "block": 8},
+    "hybrid page 64": {"page": 64, "tokens": 4096, "slots": 14, "block": 64},
+    "window page 1": {"page": 1, "window": 4, "block": 4},
+    "window page 4": {"page": 4, "window": 8, "block": 4},
+    "window and hybrid page 1": {"page": 1, "window": 8, "slots": 14, "block": 4},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_histories(kind: str, seed: int) -> None:
+    rng = random.Random(f"{kind} {seed}")
+    policy = POLICIES[(seed + list(KINDS).index(kind)) % len(POLICIES)]
+    history = History(rng.randrange, IndexedTree(policy=policy, **KINDS[kind]))
+    for step in range(400):
+        getattr(history, rng.choice(History.STEPS))()
+        if step % 4 == 0:
+            history.check()
+    history.check()
+
+
+TWINS = ("insert",) * 6 + ("match", "lock", "unlock", "evict", "evict", "evict_aux")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_nodes_go_in_the_same_order_as_in_sglangs_tree(policy: str, kind: str) -> None:
+    ours = History(random.Random(policy).randrange, IndexedTree(policy=policy, **KINDS[kind]))
+    theirs = History(
+        random.Random(policy).randrange, IndexedTree(policy=policy, core="python", **KINDS[kind])
+    )
+    choose = random.Random(kind)
+    for _ in range(250):
+        step = choose.choice(TWINS)
+        if step == "evict":
+            count = 1 + choose.randrange(60)
+            ours.tree.evict(count)
+            theirs.tree.evict(count)
+        elif step == "lock":
+            for twin in (ours, theirs):
+                tokens, salt = twin.prompt()
+                twin.locks.append(twin.tree.lock(tokens, None, salt))
+        else:
+            getattr(ours, step)()
+            getattr(theirs, step)()
+        assert ours.tree.gone == theirs.tree.gone
+        assert ours.tree.free() == theirs.tree.free()
+    assert ours.tree.contents() == theirs.tree.contents()
+    assert len(ours.tree.gone) > 10
