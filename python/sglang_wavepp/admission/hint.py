@@ -85,6 +85,11 @@ class HintProbe:
         self._listed = listed
         self._sparse = Component.MAMBA in index.components
 
+    @property
+    def probes(self) -> int:
+        """Look-ups in the index so far."""
+        return self._index.probes
+
     def hint(self, hashes: Sequence[int], limit: int) -> Hint:
         """Where a prompt can resume on this rank.
 

@@ -1,12 +1,14 @@
 """Rank 0's part in the rounds: keeps arrival order, opens rounds, and turns the outcomes into events for its
 LOOP.
 
-A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. First come, first
-served holds as follows. No request is attempted for the first time, or again after waiting, behind one that waits or
-that has no fresh hint. No request is attempted before its tokens are wanted: a prefix that others are about to
-compute is found by whoever asks late, and what is pinned early is missing elsewhere. A request that goes on at a lower endpoint, or that some rank could not judge, may be passed by
-requests that are attempted in the same round. Once that has happened, nothing new is named behind it until it is
-admitted, so that fewer than `max_batch` requests ever pass it.
+A request is announced, hinted, attempted, and then admitted, attempted again lower, or left waiting. None is attempted
+before its tokens are wanted: a prefix that others are about to compute is found by whoever asks late, and what is
+pinned early is missing elsewhere.
+
+First come, first served holds as follows. No request is attempted for the first time, or again after waiting, behind
+one that waits or that has no fresh hint. A request that goes on at a lower endpoint, or that some rank could not judge,
+may be passed by requests that are attempted in the same round. Once that has happened, nothing new is named behind it
+until it is admitted, so that fewer than `max_batch` requests ever pass it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import Final
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
 from sglang_wavepp.admission.hint import Hint, candidate_of
 from sglang_wavepp.admission.messages import Attempt, Broadcast, InstallRecord, Vote
-
 
 UNLIMITED: Final = 1 << 62
 """Tokens wanted where nobody counts them."""

@@ -6,9 +6,10 @@ trims and releases, the LOOP takes over, draws and ends. Nothing here copies, co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglang_wavepp.admission.hold import Hold, Shortage
@@ -70,6 +71,23 @@ class Lease:
     receipt: Any
 
 
+@dataclass(slots=True)
+class HoldingFigures:
+    """What one rank's leases came to so far; for metrics.
+
+    Attributes:
+        leases: prefixes pinned and promised.
+        trims: leases that were cut down to what all ranks have.
+        reused_tokens: tokens of the leases that were handed over.
+        short: attempts that found no room, by what was short.
+    """
+
+    leases: int = 0
+    trims: int = 0
+    reused_tokens: int = 0
+    short: Counter[Shortage] = field(default_factory=Counter)
+
+
 class Holdings:
     """Leases and promises of one rank.
 
@@ -83,6 +101,7 @@ class Holdings:
         self._tree = tree
         self._ledger = CapacityLedger(limits)
         self._leases: dict[str, Lease] = {}
+        self.figures = HoldingFigures()
         self._last_seen = self._unpromised()
         self._news = 0
 
@@ -109,6 +128,7 @@ class Holdings:
         """
         with self.mutex:
             later = self.take(record.rid)
+            self.figures.trims += 1
             found = self._tree.match(record, cap(record, min(limit, later.endpoint)))
             receipt = self._tree.lock(found.node)
             self.release(record.rid)
@@ -171,6 +191,7 @@ class Holdings:
         with self.mutex:
             lease = self.take(rid)
             del self._leases[rid]
+            self.figures.reused_tokens += lease.endpoint
             self._ledger.unpin(rid)
             self._tree.unlock(lease.receipt)
 
@@ -208,6 +229,16 @@ class Holdings:
                 self._end_promise(rid)
 
     # --- checks ---------------------------------------------------------------------------------------------
+
+    @property
+    def leased(self) -> int:
+        """Leases held now."""
+        return len(self._leases)
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens promised and not drawn."""
+        return self._ledger.reserved_tokens
 
     @property
     def held(self) -> int:
@@ -255,8 +286,10 @@ class Holdings:
             # endpoint that can fit is 0.
             shortage = self._try_hold(record, 0)
         if shortage is not None:
+            self.figures.short[shortage] += 1
             self._last_seen = self._unpromised()
             return shortage
+        self.figures.leases += 1
         return Hold(self._leases[record.rid].endpoint)
 
     def _try_hold(self, record: InstallRecord, limit: int) -> Shortage | None:

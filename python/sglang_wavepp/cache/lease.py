@@ -7,9 +7,8 @@ the promise.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
@@ -17,7 +16,7 @@ from sglang_wavepp.admission.hint import Hint, HintProbe
 from sglang_wavepp.admission.hold import Hold, Shortage
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits, positions
-from sglang_wavepp.cache.escrow import EscrowBook, EscrowFigures, VictimSource
+from sglang_wavepp.cache.escrow import EscrowBook, VictimSource
 from sglang_wavepp.cache.holdings import Holdings, Match, PrefixTree, cap
 from sglang_wavepp.cache.ledger import LedgerError
 
@@ -30,26 +29,16 @@ class LeasedTree(PrefixTree, VictimSource, Protocol):
 
 
 @dataclass(slots=True)
-class LeaseFigures:
-    """What one rank's leases came to so far; for metrics.
+class HintFigures:
+    """What one rank's hints came to so far; for metrics.
 
     Attributes:
         hints: hints given.
-        leases: prefixes pinned and promised.
-        trims: leases that were cut down to what all ranks have.
-        stale_tokens: tokens that hints promised and leases didn't find.
-        reused_tokens: tokens of the leases that were handed over.
-        short: attempts that found no room, by what was short.
-        escrow: what became of victims.
+        stale_tokens: tokens that hints promised and leases did not find.
     """
 
     hints: int = 0
-    leases: int = 0
-    trims: int = 0
     stale_tokens: int = 0
-    reused_tokens: int = 0
-    short: Counter[Shortage] = field(default_factory=Counter)
-    escrow: EscrowFigures = field(default_factory=EscrowFigures)
 
 
 class LeaseAdmission(Holdings):
@@ -74,7 +63,7 @@ class LeaseAdmission(Holdings):
         self._hinted: dict[str, int] = {}
         self.escrows = EscrowBook(tree)
         """Hears from the tree what becomes of victims; whoever builds the rank connects the two."""
-        self.figures = LeaseFigures(escrow=self.escrows.figures)
+        self.hint_figures = HintFigures()
 
     # --- admission thread -----------------------------------------------------------------------------------
 
@@ -87,32 +76,26 @@ class LeaseAdmission(Holdings):
             self._chains[record.rid] = chain
         hint = self._probe.hint(chain, cap(record, record.cache_limit))
         self._hinted[record.rid] = hint.endpoint
-        self.figures.hints += 1
+        self.hint_figures.hints += 1
         return hint
 
     def hold(self, record: InstallRecord, limit: int) -> Hold | Shortage:
         """See `Holdings.hold`."""
         held = super().hold(record, limit)
         if isinstance(held, Hold):
-            self.figures.leases += 1
             expected = min(limit, self._hinted.get(record.rid, 0))
-            self.figures.stale_tokens += max(expected - held.endpoint, 0)
-        else:
-            self.figures.short[held] += 1
-        return held
-
-    def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
-        """See `Holdings.trim`."""
-        held = super().trim(record, limit)
-        self.figures.trims += 1
-        if not isinstance(held, Hold):
-            self.figures.short[held] += 1
+            self.hint_figures.stale_tokens += max(expected - held.endpoint, 0)
         return held
 
     def forget(self, rid: str) -> None:
         """See `Holdings.forget`."""
         self._chains.pop(rid, None)
         self._hinted.pop(rid, None)
+
+    @property
+    def probes(self) -> int:
+        """Look-ups in the index so far."""
+        return self._probe.probes
 
     # --- LOOP -----------------------------------------------------------------------------------------------
 
@@ -123,7 +106,6 @@ class LeaseAdmission(Holdings):
     def hand_over(self, rid: str) -> None:
         """See `Holdings.hand_over`."""
         with self.mutex:
-            self.figures.reused_tokens += self.take(rid).endpoint
             super().hand_over(rid)
             self.escrows.settle()
 

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.allocation_sizing import get_mamba_tracking_slots
-from sglang.srt.runtime_context import get_exec, get_parallel, mamba_checkpoint_grid
+from sglang.srt.runtime_context import get_exec, get_observability, get_parallel, mamba_checkpoint_grid
 
 from sglang_wavepp import __version__
 from sglang_wavepp.admission.hint import HintProbe
@@ -37,6 +38,7 @@ from sglang_wavepp.executor.follower import Follower
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane
 from sglang_wavepp.executor.leader import Leader
+from sglang_wavepp.executor.readings import readings
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
@@ -54,11 +56,12 @@ from sglang_wavepp.rank.admission_thread import (
 )
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.heartbeat import Heartbeat
-from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
+from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds, nothing
 from sglang_wavepp.rank.startup import DeviceGroup, HandshakeInfo, Links, PoolSizes, connect
 from sglang_wavepp.settings.errors import SettingsError
 from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.settings.of import settings_of
+from sglang_wavepp.telemetry.metrics import Exporter
 from sglang_wavepp.telemetry.trace import NullTimeline, Timeline
 
 logger = logging.getLogger(__name__)
@@ -182,6 +185,9 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
     rounds = _rounds(rank, links, admission, handover, everywhere, timeline, ahead=2 * planner.budget)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
+    exporter = _exporter(scheduler, rank, admission, rounds)
+    if exporter is not None:
+        rounds.on_round = exporter.refresh
     stage = Stage(
         scheduler=scheduler,
         rank=rank,
@@ -196,6 +202,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         release=handover.capacity_changed,
         is_last_stage=scheduler.pp_group.is_last_rank,
         faults=CacheFaults.of(cache, rank.index),
+        refresh_metrics=nothing if exporter is None else partial(exporter.refresh, now=True),
     )
     loop: Leader | Follower
     if rank.index == 0:
@@ -237,6 +244,22 @@ def _admission(
     lease = LeaseAdmission(tree=tree, limits=limits, probe=probe, block=block, headroom=headroom)
     tree.core.holder = lease.escrows
     return lease
+
+
+def _exporter(
+    scheduler: Any,
+    rank: RankId,
+    admission: TwoWalkAdmission | LeaseAdmission,
+    rounds: LeadingRounds | FollowingRounds,
+) -> Exporter | None:
+    if not get_observability().enable_metrics:
+        return None
+    labels = {
+        "model_name": str(scheduler.server_args.served_model_name),
+        "pp_rank": str(rank.pp_rank),
+        "tp_rank": str(rank.tp_rank),
+    }
+    return Exporter(labels, partial(readings, admission, rounds))
 
 
 def _planner(

@@ -94,7 +94,7 @@ class Handover:
         self._ask(CapacityAsk())
 
     def settled(self, tokens: int) -> None:
-        """Rank 0: so many more tokens of admitted requests need no planning, as they are planned or their request ends."""
+        """Rank 0: so many more tokens of admitted requests need no planning: planned, or their request ends."""
         self._settled_tokens += tokens
         if self._sated:
             self._sated = False

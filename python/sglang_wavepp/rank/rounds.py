@@ -6,6 +6,7 @@ Nothing here waits. `LeadingRounds` opens a round when one is due and closes it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,8 +35,17 @@ class MemberSender(Protocol):
         """Queue a vote."""
 
 
+def nothing() -> None:
+    """Nobody wants to hear of it."""
+
+
 class LeadingRounds:
     """Rank 0's rounds.
+
+    Attributes:
+        closed: rounds closed so far.
+        outcomes: attempts so far, by verdict.
+        on_round: called after each round.
 
     Args:
         leader: state of all requests in admission.
@@ -71,6 +81,9 @@ class LeadingRounds:
         self._votes: dict[int, Vote] = {}
         self._opened_ns = 0
         self._opened_at = 0.0
+        self.closed = 0
+        self.outcomes: Counter[Verdict] = Counter()
+        self.on_round: Callable[[], None] = nothing
 
     @property
     def opened_at(self) -> float:
@@ -81,6 +94,16 @@ class LeadingRounds:
     def awaiting_votes(self) -> bool:
         """Whether a round is open."""
         return self._leader.awaiting_votes
+
+    @property
+    def in_admission(self) -> int:
+        """Requests that are announced and neither admitted nor withdrawn."""
+        return self._leader.in_admission()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for capacity."""
+        return self._leader.waiting()
 
     def missing(self) -> tuple[int, ...]:
         """Ranks whose vote the open round still needs."""
@@ -148,6 +171,9 @@ class LeadingRounds:
         self._member.drain()  # the LOOP of rank 0 has made its requests itself
         events = self._leader.on_votes(votes)
         self._handover.answer(admitted=events.admitted, withdrawn=events.withdrawn)
+        self.closed += 1
+        self.outcomes.update(outcome.verdict for outcome in outcomes)
+        self.on_round()
         if self._timeline.enabled:
             self._timeline.complete(
                 f"round {gather.round}",
@@ -168,6 +194,9 @@ class LeadingRounds:
 class FollowingRounds:
     """A follower's rounds.
 
+    Attributes:
+        on_round: called after each round.
+
     Args:
         member: this rank's part.
         sender: to rank 0.
@@ -183,6 +212,7 @@ class FollowingRounds:
         self._handover = handover
         self._timeline = timeline
         self._opened_ns = 0
+        self.on_round: Callable[[], None] = nothing
 
     def idle(self) -> bool:
         """Whether this rank knows of nothing in admission."""
@@ -203,6 +233,7 @@ class FollowingRounds:
             self._sender.vote(vote)
             return
         outcomes = self._member.on_gather(message)
+        self.on_round()
         if self._timeline.enabled:
             self._timeline.complete(
                 f"round {message.round}",

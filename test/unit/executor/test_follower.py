@@ -20,6 +20,7 @@ from sglang_wavepp.executor.stage import Stage
 from sglang_wavepp.plane.messages import Command, FlushCommand, StopCommand
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.rank.handover import Handover
+from sglang_wavepp.rank.rounds import nothing
 
 pytestmark = pytest.mark.unit
 
@@ -48,7 +49,11 @@ class Rank:
         self.idle_calls = 0
         self.flushes = 0
         self.stage: Any = SimpleNamespace(
-            entries=Entries(), ring=Ring(4), mutex=threading.RLock(), leases=self.leases
+            entries=Entries(),
+            ring=Ring(4),
+            mutex=threading.RLock(),
+            leases=self.leases,
+            refresh_metrics=nothing,
         )
         self.stage.is_idle = lambda: Stage.is_idle(self.stage)
         self.stage.holds_nothing = lambda: Stage.holds_nothing(self.stage)
