@@ -471,6 +471,7 @@ class Pipeline:
         assert all(self.ended[rid] == 1 for rid in self.order), self.ended
         for rank in self.ranks:
             rank.admission.check_idle()
+            assert not isinstance(rank.admission, LeaseAdmission) or not rank.admission.hashed
             assert not any(node.locks or node.snapshot_locks for node in rank.tree.nodes.values())
             assert rank.tree.private_tokens == rank.tree.private_slots == 0
             assert rank.member.known == 0

@@ -93,6 +93,11 @@ class LeaseAdmission(Holdings):
         self._hinted.pop(rid, None)
 
     @property
+    def hashed(self) -> int:
+        """Requests whose hashes are kept: those in admission and those admitted."""
+        return len(self._chains)
+
+    @property
     def probes(self) -> int:
         """Look-ups in the index so far."""
         return self._probe.probes
@@ -147,10 +152,9 @@ class LeaseAdmission(Holdings):
         """
         with self.mutex:
             super().check_idle()
-            if len(self.escrows) or self.escrows.victims or self._chains:
+            if len(self.escrows) or self.escrows.victims:
                 raise LedgerError(
-                    f"idle, but {len(self.escrows)} escrows, {self.escrows.victims} victims and the hashes of"
-                    f" {sorted(self._chains)} are kept"
+                    f"idle, but {len(self.escrows)} escrows and {self.escrows.victims} victims are held"
                 )
 
     # --- steps ----------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ class Exporter:
         where = {} if registry is None else {"registry": registry}
         for metric in METRICS:
             names = [*labels, *([metric.label] if metric.label else [])]
+            made: Any
             if metric.kind is Kind.TOTAL:
                 made = prometheus_client.Counter(PREFIX + metric.name, metric.meaning, names, **where)
             else:
