@@ -66,3 +66,46 @@ def random_config(rng: random.Random) -> Config:
         aborts=rng.choice((0, 0, 0.02, 0.08)),
         chaos=rng.choice((0, 0.02)),
     )
+
+
+def growing_config(rng: random.Random) -> Config:
+    """Outputs that grow beyond what was reserved, on a small rank 0 beside larger ranks: extension and retraction."""
+    small = rng.randint(5, 7)
+    others = [rng.choice((small, small + rng.randint(4, 14))) for _ in range(rng.choice((1, 1, 2)))]
+    hybrid = rng.random() < 0.2
+    pools = (small, *others)
+    return Config(
+        pools=pools,
+        slots=tuple(rng.choice((0, 7, 9)) if hybrid else 0 for _ in pools),
+        requests=rng.randint(3, 8),
+        longest=rng.randint(1, 3),
+        most_output=rng.randint(3, 6),
+        reserve=1,
+        chunk=rng.randint(1, 3),
+        rows=rng.randint(2, 4),
+        batch=rng.randint(1, 3),
+        aborts=rng.choice((0, 0.02, 0.05)),
+        chaos=rng.choice((0, 0.02)),
+    )
+
+
+def deep_config(rng: random.Random) -> Config:
+    """Long shared prompts whose content and snapshots come and go: ranks hold different endpoints."""
+    ranks = rng.choice((2, 3, 4))
+    return Config(
+        pools=tuple(rng.randint(12, 24) for _ in range(ranks)),
+        slots=tuple(rng.choice((0, 5, 7, 9, 12)) for _ in range(ranks)),
+        requests=rng.randint(6, 14),
+        longest=rng.randint(6, 11),
+        most_output=rng.randint(1, 3),
+        reserve=rng.randint(1, 2),
+        chunk=rng.randint(1, 4),
+        rows=rng.randint(2, 5),
+        batch=rng.randint(1, 4),
+        grid=rng.choice((1, 2, 3)),
+        aborts=rng.choice((0, 0.02)),
+        chaos=rng.choice((0.05, 0.15)),
+    )
+
+
+FAMILIES = {"mixed": random_config, "growing": growing_config, "deep": deep_config}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from model.oracle.escrows import Escrows
+from model.oracle.leases import Leases
 from model.oracle.messages import Span
 from model.oracle.pool import Pool
 from model.oracle.request import Request, Stage
-from model.oracle.rules import Violation
+from model.oracle.rules import Rules, Violation
 
 
 class Forward:
     """Everything is drawn from the request's escrow; a rank that has to improvise breaks the protocol."""
 
-    def __init__(self, pool: Pool, escrows: Escrows) -> None:
+    def __init__(self, pool: Pool, escrows: Escrows, leases: Leases, rules: Rules) -> None:
         self._pool = pool
         self._escrows = escrows
+        self._leases = leases
+        self._rules = rules
 
     def span(self, request: Request, span: Span) -> None:
         """Compute a span.
@@ -37,7 +40,7 @@ class Forward:
     def start(self, request: Request) -> None:
         """The LOOP takes the prefix over; on a recurrent stage it needs a running state.
 
-        The leased snapshot stays pinned until the request has a snapshot of its own.
+        The snapshot that it resumed from stays pinned until the request has one of its own.
         """
         if not request.holding.committed:
             raise Violation(f"span for uncommitted r{request.rid}")
@@ -48,6 +51,8 @@ class Forward:
             self._take_slot(request)
             self._pool.active_slots += 1
             request.holding.active_slots = 1
+            if self._rules.leased_snapshot_counts_until == "first_span":
+                self._leases.stop_paying(request)
 
     def publish(self, request: Request, end: int) -> None:
         """Computed tokens become cached content, locked by the request; what is there already frees the duplicate."""
@@ -79,7 +84,7 @@ class Forward:
             self._let_go(holding.own_snapshot)
         if holding.leased_snapshot is not None:
             self._let_go(holding.leased_snapshot)
-            self._pool.nodes[holding.leased_snapshot].snapshot_leases -= 1
+            self._leases.stop_paying(request)
             holding.leased_snapshot = None
         holding.own_snapshot = path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from model.oracle.config import Config
 from model.oracle.escrows import Escrows
@@ -36,6 +36,14 @@ class Leases:
                 endpoint = position
         return endpoint
 
+    def shorter(self, request: Request, endpoint: int) -> list[int]:
+        """What a lease may take instead of an endpoint that does not fit, highest first."""
+        rule = self._rules.shorter_lease
+        lower = self.lower(request, endpoint) if rule != "never" else []
+        if rule == "any":
+            return lower
+        return [e for e in lower if e and self._pool.nodes[request.path(e)].snapshot_leases]
+
     def lower(self, request: Request, endpoint: int) -> list[int]:
         """Endpoints below, highest first, at last 0."""
         return [
@@ -59,9 +67,16 @@ class Leases:
         self.release(request)
         return False
 
-    def prepare_lower(self, request: Request, endpoint: int) -> bool:
-        """The highest endpoint below that fits."""
-        return any(self.prepare(request, lower) for lower in self.lower(request, endpoint))
+    def prepare_first(self, request: Request, endpoints: Iterable[int]) -> bool:
+        """The first of these endpoints that fits."""
+        return any(self.prepare(request, endpoint) for endpoint in endpoints)
+
+    def stop_paying(self, request: Request) -> None:
+        """From now on its snapshot is among the slots that the request is entitled to."""
+        holding = request.holding
+        if holding.pays and holding.leased_snapshot is not None:
+            self._pool.nodes[holding.leased_snapshot].snapshot_leases -= 1
+            holding.pays = False
 
     def lease(self, request: Request, endpoint: int) -> bool:
         """Pin the prefix if that, and the escrow to come, leaves every other escrow whole."""
@@ -118,8 +133,7 @@ class Leases:
         for path in (holding.leased_snapshot, holding.own_snapshot):
             if path is not None:
                 pool.nodes[path].snapshot_locks -= 1
-        if holding.leased_snapshot is not None:
-            pool.nodes[holding.leased_snapshot].snapshot_leases -= 1
+        self.stop_paying(request)
         self._escrows.unlock(request, 0, holding.locked)
         request.holding = Holding()
         request.stage = Stage.QUEUED
@@ -136,6 +150,7 @@ class Leases:
             node.snapshot_locks += 1
             node.snapshot_leases += 1
             request.holding.leased_snapshot = request.path(endpoint)
+            request.holding.pays = True
 
     def _output_reserve(self, request: Request) -> int:
         # The last output token is never computed on, so it needs no place.

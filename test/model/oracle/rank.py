@@ -76,7 +76,7 @@ class Rank:
         self.pool = Pool(config.pools[index], config.slots[index])
         self.escrows = Escrows(self.pool, self.requests, rules, config.entitlement)
         self.leases = Leases(self.pool, self.escrows, self.requests, rules, config)
-        self.forward = Forward(self.pool, self.escrows)
+        self.forward = Forward(self.pool, self.escrows, self.leases, rules)
         self.admission: dict[int, Admission] = {}
         self.applied_round = self.applied_command = self.waves = 0
         self.results: deque[Wave] | None = deque() if index == len(config.pools) - 1 else None
@@ -202,12 +202,11 @@ class Rank:
             held = self.leases.trim(request, endpoint)
         elif self.rules.prepare_in_one_step:
             held = self.leases.prepare(request, endpoint) or (
-                self.rules.stop_before_victim and self.leases.prepare_lower(request, endpoint)
+                self.leases.prepare_first(request, self.leases.shorter(request, endpoint))
             )
         else:
-            held = self.leases.lease(request, endpoint) or (
-                self.rules.stop_before_victim
-                and any(self.leases.lease(request, e) for e in self.leases.lower(request, endpoint))
+            held = self.leases.lease(request, endpoint) or any(
+                self.leases.lease(request, e) for e in self.leases.shorter(request, endpoint)
             )
             if held:
                 self.operations.appendleft(SecondHalf(attempt))
@@ -226,7 +225,7 @@ class Rank:
 
     def _answer(self, request: Request, attempt: Attempt, endpoint: int, held: bool) -> None:
         if not held and self.rules.lone_goes_lower and self.leases.is_alone(request):
-            held = self.leases.prepare_lower(request, endpoint)
+            held = self.leases.prepare_first(request, self.leases.lower(request, endpoint))
         if not held:
             self._blocked = True
             self.answers.attempts[attempt.rid] = NoCapacity(self.pool.releases)

@@ -30,7 +30,7 @@ class Holding:
         active_slots: recurrent slots with its running state.
         position: tokens computed.
         private: tokens that it owns outside the tree.
-        leased_snapshot: node whose recurrent snapshot its lease pins.
+        leased_snapshot: node whose recurrent snapshot the request resumes from; `pays` while its lease pays for it.
         own_snapshot: node with the last snapshot that it made or met itself.
     """
 
@@ -46,6 +46,7 @@ class Holding:
     position: int = 0
     private: int = 0
     leased_snapshot: Path | None = None
+    pays: bool = False
     own_snapshot: Path | None = None
 
 

@@ -26,8 +26,9 @@ class Rules:
     prepare_in_one_step: bool = True
     """Lease and escrow are one critical section."""
 
-    stop_before_victim: bool = False
-    """A lease that does not fit takes a shorter prefix, instead of answering that there is no capacity."""
+    shorter_lease: Literal["leased_snapshot", "never", "any"] = "leased_snapshot"
+    """What a lease that does not fit takes instead: an earlier recurrent snapshot that another lease pays for, nothing,
+    or any shorter prefix that fits."""
 
     headroom: int = 0
     """Tokens that an attempt must leave unused."""
@@ -45,6 +46,9 @@ class Rules:
 
     slots: Literal["entitlement", "dynamic"] = "entitlement"
     """Recurrent slots: what each admitted request may come to need, or what is free and evictable just now."""
+
+    leased_snapshot_counts_until: Literal["first_span", "first_snapshot"] = "first_span"
+    """How long a lease pays for its snapshot beside the request's own slots."""
 
     reconcile: Literal["trim", "prepare_if_committed"] = "trim"
     """Endpoints differ: every rank keeps its hold and trims it, or all release when somebody has committed."""
