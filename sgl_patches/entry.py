@@ -24,6 +24,7 @@ from sgl_patches import (
     schedule_batch,
     scheduler,
     server_args,
+    tree_core,
 )
 from sgl_patches.ledger import LedgerError
 from sgl_patches.patch import NeededBy
@@ -97,6 +98,8 @@ def require_hooks() -> None:
         raise LedgerError(
             f"the radix cache backend {radix_cache.BACKEND!r} is not registered in this process"
         )
+    if not tree_core.is_registered():
+        raise LedgerError("the indexed tree core is not registered in this process")
 
 
 def require_in_place() -> None:
@@ -112,4 +115,5 @@ def _register_in_scheduler() -> None:
     ledger.verify(NeededBy.WAVEPP)
     scheduler.install()
     schedule_batch.install()
+    tree_core.install()
     radix_cache.install()

@@ -14,6 +14,7 @@ from sgl_patches import (
     scheduler,
     server_args,
     tokenizer,
+    tree_core,
     watchdog,
 )
 from sgl_patches.fingerprint import TargetMissingError, fingerprint_of
@@ -27,6 +28,7 @@ LEDGER: tuple[Patch, ...] = (
     *scheduler.PATCHES,
     *schedule_batch.PATCHES,
     *radix_cache.PATCHES,
+    *tree_core.PATCHES,
     *tokenizer.PATCHES,
     *watchdog.PATCHES,
     *cpu_kernels.PATCHES,

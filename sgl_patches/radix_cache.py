@@ -32,9 +32,7 @@ def install() -> None:
     from sglang.srt.mem_cache.registry import get_radix_cache_factory, register_radix_cache_backend
 
     from sglang_wavepp.cache.guarded_cache import make_guarded_cache
-    from sglang_wavepp.cache.tree_core import register_indexed_core
 
-    register_indexed_core()
     known = get_radix_cache_factory(BACKEND)
     if known is None:
         register_radix_cache_backend(BACKEND, make_guarded_cache)
