@@ -1,0 +1,51 @@
+"""The executable model: its rules hold in random histories, and each rule that is left out breaks something."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from model.oracle.config import FAMILIES
+from model.oracle.mutants import MUTANTS, PATIENCE, SAFE, Variant, harm, history
+from model.oracle.rules import Rules
+
+pytestmark = pytest.mark.model
+
+HISTORIES = {"mixed": 90, "growing": 90, "deep": 40}
+
+
+def test_the_rules_hold_in_random_histories_that_meet_everything() -> None:
+    seen: Counter[str] = Counter()
+    steps = 0
+    for family, count in HISTORIES.items():
+        for seed in range(count):
+            rules = Rules(victims="concrete" if seed % 2 else "counted")
+            simulation = history(rules, family, seed)
+            found = harm(simulation)
+            assert found is None, f"{family} {seed}, {rules}, {simulation.config}: {found}"
+            seen += simulation.stat
+            steps += simulation.steps
+    assert steps >= 50_000
+    for what in ("admitted", "wait", "trim", "finished", "aborted", "retracted", "refused"):
+        assert seen[what] > 10, f"{what} was hardly ever met, so it was not tested: {seen}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_rule_is_needed(mutant: Variant) -> None:
+    for seed in range(mutant.first, mutant.first + 150):
+        if harm(history(mutant.rules, mutant.family, seed, patience=PATIENCE)) is not None:
+            assert harm(history(Rules(), mutant.family, seed, patience=PATIENCE)) is None
+            return
+    pytest.fail("nobody was harmed")
+
+
+@pytest.mark.parametrize("variant", SAFE, ids=lambda variant: variant.name)
+def test_other_choices_do_no_harm(variant: Variant) -> None:
+    for family in FAMILIES:
+        for seed in range(8):
+            assert harm(history(variant.rules, family, seed)) is None, f"{family} {seed}"
+
+
+def test_a_history_is_a_function_of_its_seed() -> None:
+    one, again = history(Rules(), "mixed", 7), history(Rules(), "mixed", 7)
+    assert (one.run(), one.log) == (again.run(), again.log)
