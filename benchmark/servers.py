@@ -125,6 +125,13 @@ class Server:
         assert self._process is not None
         return {pid: _title(pid) for pid in session_members(self._process.pid)}
 
+    def launcher(self) -> int:
+        """Process id of the server process that an operator sees, the parent of all others."""
+        assert self._process is not None
+        guard = self._process.pid
+        (pid,) = map(int, Path(f"/proc/{guard}/task/{guard}/children").read_text().split())
+        return pid
+
     def ranks(self) -> list[int]:
         """Process ids of the scheduler processes, in rank order (pp major, tp minor)."""
         found = []
