@@ -34,6 +34,11 @@ _REPLY_NAMES = {
 }
 
 
+_TEXT_FIELDS = ("message", "error_message", "error")
+_TEXT_IS_LOST = ("ProfileReq",)
+"""Requests whose reply has a text that SGLang's API server doesn't pass on."""
+
+
 def is_served(request: Any) -> bool:
     """Whether rank 0 serves this request."""
     if isinstance(request, io_struct.PauseGenerationReqInput):
@@ -49,12 +54,20 @@ def refusal_text(request: Any) -> str:
     return f"{what} isn't supported with --wavepp; restart the server without --wavepp to use it"
 
 
+def explains(request: Any) -> bool:
+    """Whether the reply to a request that isn't served tells its caller why."""
+    reply = refusal(request)
+    if reply is None or type(request).__name__ in _TEXT_IS_LOST:
+        return False
+    return any(getattr(reply, field, None) == refusal_text(request) for field in _TEXT_FIELDS)
+
+
 def refusal(request: Any) -> Any | None:
     """The reply that tells a caller that its control request was refused.
 
     Returns:
-        A reply of the type that SGLang's tokenizer waits for, None when that type can't say no: the tokenizer refuses
-        those itself (`sgl_patches.tokenizer`), or waits for no reply.
+        A reply of the type that SGLang's tokenizer waits for, None when that type can't say no or nobody waits. What
+        no reply `explains` is refused by the API server already (`sgl_patches.tokenizer`).
     """
     name = type(request).__name__
     reply_name = _REPLY_NAMES.get(name, name.removesuffix("Input").removesuffix("Output") + "Output")
@@ -67,7 +80,7 @@ def refusal(request: Any) -> Any | None:
     for flag in ("success", "updated"):
         if flag in fields:
             values[flag] = False
-    for place in ("message", "error_message", "error"):
+    for place in _TEXT_FIELDS:
         if place in fields:
             values[place] = text
             break

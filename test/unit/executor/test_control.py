@@ -19,7 +19,20 @@ NO_WAY_TO_SAY_NO = {
     "SlowDownReqInput",
     "UpdateWeightVersionReqInput",
 }
-"""Their replies are empty. `sgl_patches.tokenizer` refuses them, and the list shows which ones it does."""
+"""Their replies are empty."""
+
+NO_WAY_TO_SAY_WHY = {
+    "ClearHiCacheReqInput",
+    "GetWeightsByNameReqInput",
+    "LazyDumpTensorsReqInput",
+    "OpenSessionReqInput",
+    "ProfileReq",
+    "SetInternalStateReq",
+}
+"""Their replies say no but not why, or SGLang's API server drops the reason.
+
+`sgl_patches.tokenizer` refuses both kinds before they reach a rank, and the lists show which ones it does.
+"""
 
 
 def awaited_replies() -> set[type[Any]]:
@@ -51,6 +64,7 @@ def control_requests() -> list[type[Any]]:
 def test_every_awaited_reply_can_be_refused_or_is_never_awaited() -> None:
     refused: set[type[Any]] = set()
     dumb: set[str] = set()
+    unexplained: set[str] = set()
     served = {
         io_struct.FlushCacheReqOutput,
         io_struct.GetInternalStateReqOutput,
@@ -61,11 +75,15 @@ def test_every_awaited_reply_can_be_refused_or_is_never_awaited() -> None:
         if control.is_served(request):
             continue
         reply = control.refusal(request)
+        assert reply is not None or not control.explains(request)
         if reply is not None:
             refused.add(type(reply))
+            if not control.explains(request):
+                unexplained.add(kind.__name__)
         elif hasattr(io_struct, kind.__name__.removesuffix("Input") + "Output"):
             dumb.add(kind.__name__)
     assert dumb == NO_WAY_TO_SAY_NO
+    assert unexplained == NO_WAY_TO_SAY_WHY
     silent = {getattr(io_struct, name.removesuffix("Input") + "Output") for name in dumb}
     assert awaited_replies() - refused - served - silent == set()
 
