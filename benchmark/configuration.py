@@ -108,4 +108,5 @@ class ServerConfig:
 
 def reference(model: ModelKind, *, tp: int = 1) -> ServerConfig:
     """Stock SGLang on one stage, every answer computed from the first token on: what answers are compared with."""
-    return ServerConfig(model=model, pp=1, tp=tp, radix=False, options=("--sleep-on-idle",))
+    options = ("--sleep-on-idle", "--enable-custom-logit-processor")
+    return ServerConfig(model=model, pp=1, tp=tp, radix=False, options=options)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from benchmark.configuration import ServerConfig
 from sglang_wavepp.cpu.models.configurations import ModelKind
 
-HYBRID = ServerConfig(model=ModelKind.HYBRID, wavepp=True, trace=True)
+HYBRID = ServerConfig(
+    model=ModelKind.HYBRID, wavepp=True, trace=True, options=("--enable-custom-logit-processor",)
+)
 DENSE = ServerConfig(model=ModelKind.DENSE, wavepp=True, trace=True, page=16)
 HYBRID_MOE = ServerConfig(model=ModelKind.HYBRID_MOE, wavepp=True, trace=True, chunk=192)
 SMALL_POOL = ServerConfig(model=ModelKind.HYBRID, wavepp=True, trace=True, pool=4096)
