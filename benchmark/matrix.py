@@ -100,6 +100,8 @@ def cells() -> tuple[Cell, ...]:
         (dense.with_(pp=4, chunk=1024), 16, 4000),
         (moe.with_(chunk=256), 8, 2048),
         (moe.with_(pp=4, chunk=128, wave_tokens=110), 16, 1280),
+        (hybrid.with_(chunk=256, options=("--wavepp-admission", "two-walk")), 16, 4000),
+        (dense.with_(pp=4, chunk=128, page=16, options=("--wavepp-admission", "two-walk")), 16, 1280),
     ]
     return tuple(
         Cell(config=config, seed=1000 + number, requests=40, longest=longest, concurrency=concurrency)
