@@ -37,7 +37,7 @@ class Simulation:
         self.rules = rules or Rules()
         self.config = config or Config()
         self.random = random.Random(seed)
-        self.ranks = [Rank(index, self.rules, self.config) for index in range(len(self.config.pools))]
+        self.ranks = [self.make_rank(index) for index in range(len(self.config.pools))]
         self.leader = Leader(self.ranks[0], self.rules, self.config, send=self._send, tell=self._tell)
         self.loop = LeaderLoop(self.leader)
         self.stat: Counter[str] = self.leader.stat
@@ -51,6 +51,10 @@ class Simulation:
         self._texts: list[tuple[int, ...]] = []
         self._frozen: str | None = None
         self._thaw = 0
+
+    def make_rank(self, index: int) -> Rank:
+        """One rank of the history."""
+        return Rank(index, self.rules, self.config)
 
     # --- clients --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,305 @@
+"""The product's decision, ledger, leases and escrows against the executable model, step by step."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model.oracle.config import FAMILIES, Config, deep_config, random_config
+from model.oracle.decide import decide as model_decides
+from model.oracle.messages import Answer, Attempt, Held, NoCapacity, Pending
+from model.oracle.rules import Rules
+from model.shadow import (
+    MakeProduct,
+    ShadowedSimulation,
+    in_words_of_the_product,
+    lease,
+    outcomes_of_the_product,
+    two_walk,
+)
+
+from sglang_wavepp.admission import decision, messages
+from sglang_wavepp.admission.hint import Hint, HintProbe
+from sglang_wavepp.admission.hold import Hold, Shortage
+from sglang_wavepp.admission.member import RoundsMember
+from sglang_wavepp.admission.messages import InstallRecord
+from sglang_wavepp.cache.escrow import EscrowBook
+from sglang_wavepp.cache.holdings import Holdings
+from sglang_wavepp.cache.ledger import CapacityLedger
+
+pytestmark = pytest.mark.model
+
+
+# --- the decision -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_combination_of_votes_is_decided_alike(ranks: int) -> None:
+    candidate = 2
+    answers: list[Answer] = [
+        Pending(),
+        NoCapacity(0),
+        *(Held(e, e == candidate) for e in range(candidate + 1)),
+    ]
+    attempt = Attempt(0, 0, False, candidate)
+    said = messages.Attempt(rid="r0", epoch=0, candidate=candidate)
+    for votes in itertools.product(answers, repeat=ranks):
+        outcome = decision.decide(
+            [said],
+            [
+                messages.Vote(
+                    round=1,
+                    rank=rank,
+                    applied_command=0,
+                    releases=0,
+                    hints={},
+                    attempts={"r0": in_words_of_the_product(answer)},
+                )
+                for rank, answer in enumerate(votes)
+            ],
+        )
+        expected = model_decides([attempt], [{0: answer} for answer in votes], Rules())
+        assert outcome == outcomes_of_the_product(expected), votes
+
+
+# --- random histories ---------------------------------------------------------------------------------------
+
+
+def histories(
+    make: MakeProduct, *, members: bool, counts: dict[str, int], headroom: int = 0, first: int = 0
+) -> Counter[str]:
+    """How often what happened, in histories of these families."""
+    seen: Counter[str] = Counter()
+    for family, count in counts.items():
+        for seed in range(first, first + count):
+            config = FAMILIES[family](random.Random(f"{family}/{seed}"))
+            if headroom:  # the product never asks for more than the largest request would leave
+                config = replace(config, pools=tuple(pool + headroom + 4 for pool in config.pools))
+            simulation = ShadowedSimulation(config, seed, make=make, members=members, headroom=headroom)
+            try:
+                seen += simulation.run()
+            except Exception as failure:
+                raise AssertionError(f"{family} {seed}, {config}, step {simulation.steps}") from failure
+            seen["steps"] += simulation.steps
+    return seen
+
+
+def test_leases_do_what_the_model_does() -> None:
+    seen = histories(lease, members=False, counts={"mixed": 40, "growing": 20, "deep": 25})
+    assert seen["steps"] > 20_000
+    for what in ("admitted", "wait", "trim", "finished", "aborted"):
+        assert seen[what] > 5, f"{what} was hardly ever met, so it was not tested: {seen}"
+
+
+def test_members_vote_as_the_model_does() -> None:
+    seen = histories(lease, members=True, counts={"mixed": 40, "growing": 10, "deep": 20}, first=1000)
+    for what in ("admitted", "wait", "trim", "finished", "aborted"):
+        assert seen[what] > 5, f"{what} was hardly ever met, so it was not tested: {seen}"
+
+
+def test_leases_with_headroom_do_what_the_model_does() -> None:
+    seen = histories(lease, members=False, counts={"mixed": 25, "deep": 5}, headroom=3)
+    assert seen["wait"] > 5
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_two_walks_do_what_the_model_does(members: bool) -> None:
+    seen = histories(two_walk, members=members, counts={"mixed": 30, "growing": 5, "deep": 8}, first=2000)
+    assert seen["wait"] > 5
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """The model and the product, with Hypothesis in the place of the network and the clients."""
+
+    @initialize(seed=st.integers(0, 1 << 32), deep=st.booleans(), members=st.booleans())
+    def start(self, seed: int, deep: bool, members: bool) -> None:
+        config = (deep_config if deep else random_config)(random.Random(seed))
+        quiet = replace(config, requests=0, aborts=0.0, chaos=0.0)
+        self.history = ShadowedSimulation(quiet, seed, members=members)
+
+    @rule(text=st.lists(st.integers(0, 1), min_size=1, max_size=8), output=st.integers(1, 3))
+    def submit(self, text: list[int], output: int) -> None:
+        self.history.submit(text, output)
+
+    @precondition(lambda self: self.history.leader.live())
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.history.abort(data.draw(st.sampled_from(self.history.leader.live())))
+        self.history.check()
+
+    @rule(rank=st.integers(0, 3))
+    def lose_content(self, rank: int) -> None:
+        self.history.lose_content(self.history.ranks[rank % len(self.history.ranks)])
+        self.history.check()
+
+    @precondition(lambda self: self.history.enabled())
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def act(self, data: st.DataObject, times: int) -> None:
+        for _ in range(times):
+            names = [name for name, _ in self.history.enabled()]
+            if names:
+                self.history.do(data.draw(st.sampled_from(names)))
+
+    def teardown(self) -> None:
+        if hasattr(self, "history"):
+            self.history.run()
+
+
+TestAnyInterleaving = AnyInterleaving.TestCase
+TestAnyInterleaving.settings = settings(
+    max_examples=30,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+# --- what the comparison would notice -----------------------------------------------------------------------
+
+
+def reads_room_before_the_pin(patch: pytest.MonkeyPatch) -> None:
+    reserve = CapacityLedger.reserve
+
+    def faulty(
+        self: CapacityLedger, rid: str, *, endpoint: int, available: int, **rest: Any
+    ) -> Shortage | None:
+        return reserve(self, rid, endpoint=endpoint, available=available + endpoint, **rest)
+
+    patch.setattr(CapacityLedger, "reserve", faulty)
+
+
+def two_leases_pay_twice(patch: pytest.MonkeyPatch) -> None:
+    reserve = CapacityLedger.reserve
+
+    def faulty(self: CapacityLedger, rid: str, *, snapshot: object, **rest: Any) -> Shortage | None:
+        return reserve(self, rid, snapshot=None if snapshot is None else (rid, snapshot), **rest)
+
+    patch.setattr(CapacityLedger, "reserve", faulty)
+
+
+def snapshot_stays_paid_after_the_hand_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CapacityLedger, "unpin", lambda self, rid: None)
+
+
+def waits_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holdings, "_conclude", lambda self, record, shortage: _concluded(self, record, shortage))
+
+
+def _concluded(holdings: Holdings, record: InstallRecord, shortage: Shortage | None) -> Hold | Shortage:
+    return shortage if shortage is not None else Hold(holdings._leases[record.rid].endpoint)
+
+
+def trims_to_nothing(patch: pytest.MonkeyPatch) -> None:
+    trim = Holdings.trim
+    patch.setattr(Holdings, "trim", lambda self, record, limit: trim(self, record, 0))
+
+
+def ends_without_giving_back(patch: pytest.MonkeyPatch) -> None:
+    end = CapacityLedger.end
+
+    def faulty(self: CapacityLedger, rid: str) -> None:
+        reserved = self._reserved
+        end(self, rid)
+        self._reserved = reserved
+
+    patch.setattr(CapacityLedger, "end", faulty)
+
+
+def says_nothing_of_room_from_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holdings, "releases", property(lambda self: 0))
+
+
+def claims_are_not_replaced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EscrowBook, "settle", lambda self: None)
+
+
+def hints_too_far(patch: pytest.MonkeyPatch) -> None:
+    hint = HintProbe.hint
+    patch.setattr(
+        HintProbe,
+        "hint",
+        lambda self, hashes, limit: Hint(min(hint(self, hashes, limit).endpoint + 1, limit)),
+    )
+
+
+def tries_behind_one_that_waits(patch: pytest.MonkeyPatch) -> None:
+    attempt = RoundsMember._attempt_all
+
+    def faulty(self: RoundsMember, attempts: Any, *, fenced: bool) -> dict[str, messages.AttemptVote]:
+        votes: dict[str, messages.AttemptVote] = {}
+        for each in attempts:
+            votes |= attempt(self, [each], fenced=fenced)
+        return votes
+
+    patch.setattr(RoundsMember, "_attempt_all", faulty)
+
+
+def releases_what_is_lowered(patch: pytest.MonkeyPatch) -> None:
+    on_gather = RoundsMember.on_gather
+
+    def faulty(self: RoundsMember, gather: messages.Gather) -> tuple[decision.Outcome, ...]:
+        outcomes = on_gather(self, gather)
+        for outcome in outcomes:
+            if outcome.verdict is decision.Verdict.LOWER:
+                self._cache.release(outcome.rid)
+        return outcomes
+
+    patch.setattr(RoundsMember, "on_gather", faulty)
+
+
+def aborts_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
+    on_broadcast = RoundsMember.on_broadcast
+
+    def faulty(self: RoundsMember, broadcast: messages.Broadcast, *, applied_command: int) -> messages.Vote:
+        release, self._cache.release = self._cache.release, lambda rid: None  # type: ignore[method-assign]
+        try:
+            return on_broadcast(self, broadcast, applied_command=applied_command)
+        finally:
+            self._cache.release = release  # type: ignore[method-assign]
+
+    patch.setattr(RoundsMember, "on_broadcast", faulty)
+
+
+@pytest.mark.parametrize(
+    ("fault", "members"),
+    [
+        (reads_room_before_the_pin, False),
+        (two_leases_pay_twice, False),
+        (snapshot_stays_paid_after_the_hand_over, False),
+        (waits_alone, False),
+        (trims_to_nothing, False),
+        (ends_without_giving_back, False),
+        (says_nothing_of_room_from_checkpoints, False),
+        (claims_are_not_replaced, False),
+        (hints_too_far, False),
+        (tries_behind_one_that_waits, True),
+        (releases_what_is_lowered, True),
+        (aborts_keep_what_they_held, True),
+    ],
+)
+def test_the_comparison_notices(
+    fault: Callable[[pytest.MonkeyPatch], None], members: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match="step"):
+        histories(lease, members=members, counts={"mixed": 60, "deep": 60})
+
+
+@pytest.mark.full
+def test_many_histories() -> None:
+    for make, members in itertools.product((lease, two_walk), (False, True)):
+        histories(make, members=members, counts=dict.fromkeys(FAMILIES, 400), first=10_000)
+
+
+def test_a_config_needs_as_many_slots_as_pools() -> None:
+    with pytest.raises(ValueError, match="2 ranks"):
+        Config(pools=(4, 4), slots=(0,))
