@@ -18,7 +18,7 @@ from benchmark.servers import CHECKOUT, Server, free_port, server_environment
 def test_server_info_shows_the_settings(server: Server, config: ServerConfig) -> None:
     info = server.client.server_info()
     assert info["wavepp"] is True
-    assert (info["wavepp_admission"], info["wavepp_planner"]) == ("two-walk", "static")
+    assert (info["wavepp_admission"], info["wavepp_planner"]) == ("lease", "static")
     assert info["wavepp_trace"] == str(server.trace_folder)
     assert info["wavepp_rounds_timeout"] > 0
     assert info["pp_async_batch_depth"] == config.pp, "the ring has 2P slots"
@@ -27,11 +27,8 @@ def test_server_info_shows_the_settings(server: Server, config: ServerConfig) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(("--wavepp-admission", "lease"), ("--wavepp-admission lease", "two-walk"), id="lease"),
+        pytest.param(("--wavepp-planner", "mpu"), ("--wavepp-planner mpu", "static"), id="mpu"),
         pytest.param(("--enable-mixed-chunk",), ("--enable-mixed-chunk",), id="mixed-chunk"),
-        pytest.param(
-            ("--wavepp-planner", "mpu"), ("--wavepp-planner mpu", "static"), id="mpu", marks=pytest.mark.full
-        ),
     ],
 )
 def test_what_cannot_work_is_refused_at_start(options: tuple[str, ...], words: tuple[str, ...]) -> None:

@@ -214,20 +214,25 @@ class _Shard:
 
     def window_end(self, hashes: Sequence[int], limit: int, window: int, grid: int) -> int:
         end = min(limit, len(hashes)) // grid * grid  # the deepest position that is not ruled out
-        first, flags = end, b""  # flags of the blocks from `first` on
-        whole = b"\1" * window
+        there = end  # from here to `end` all blocks are there
         while end > 0:
+            # The gap next to the start of the window rules out most: every window that it lies in.
             start = max(0, end - window)
-            if start < first:
-                lower = max(0, min(start, first - SCAN_STRETCH))
-                first, flags = lower, self._flags(hashes[lower:first]) + flags[: end - first]
-            gap = flags.rfind(0, start - first, end - first)
-            if gap < 0:
+            gap = self._first_gap(hashes, start, there)
+            if gap is None:
                 return end
-            begin = flags.rfind(whole, 0, gap)
-            end = first + (begin + window if begin >= 0 else min(gap, window - 1))
-            end -= end % grid
+            end = gap // grid * grid
+            there = min(start, end)
         return 0
+
+    def _first_gap(self, hashes: Sequence[int], start: int, end: int) -> int | None:
+        with self._mutex:
+            for place in range(start, end):
+                if hashes[place] not in self._present:
+                    self.probes += place + 1 - start
+                    return place
+            self.probes += end - start
+        return None
 
     def _flags(self, hashes: Sequence[int]) -> bytes:
         """For each hash 1 when it is there, else 0."""

@@ -8,13 +8,14 @@ around them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_unified_radix_cache
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import BaseEvictionResult
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from sglang_wavepp.cache.tree_core import BACKEND as CORE_BACKEND
@@ -68,28 +69,33 @@ class GuardedRadixCache(UnifiedRadixCache):
         super().__init__(params)
 
     def evict_node(self, node_id: int) -> int:
-        """Evict one node and, before it, all below it on the device, held or not.
+        """`evict_nodes` for one node."""
+        return self.evict_nodes((node_id,))
 
-        Only with an `IndexedTreeCore`, and not while a request keeps the node.
+    def evict_nodes(self, node_ids: Iterable[int]) -> int:
+        """Evict these nodes and, before each, all below it on the device, held or not. Their pages are freed together.
+
+        Args:
+            node_ids: a node that has gone with an earlier one is passed over.
 
         Returns:
             Tokens that are free now.
 
         Raises:
-            KeyError: the node has left the tree.
-            ValueError: it is locked.
-            RuntimeError: it would have to be copied to the host first.
+            KeyError: a node has left the tree before.
+            ValueError: a request keeps one of them; those before it are gone.
+            TypeError: the cache has no `IndexedTreeCore`.
+            RuntimeError: one would have to be copied to the host first; those before it are gone.
         """
+        if not isinstance(self.tree_core, IndexedTreeCore):
+            raise TypeError(f"evicting a chosen node needs the tree core {CORE_BACKEND!r}")
         with self.mutex:
-            if self.tree_core.is_locked(node_id):
-                raise ValueError(f"node {node_id} is locked and can't be evicted")
-            tracker = dict.fromkeys(self.tree_components, 0)
-            for victim in self.tree_core.leaf_first(node_id):
-                if self._evict_device_leaf(victim, tracker) is not None:
-                    raise RuntimeError(
-                        f"node {victim} waits for a copy to the host, which WavePP does not make"
-                    )
-            return int(tracker[ComponentType.FULL])
+            gone = BaseEvictionResult()
+            try:
+                self.tree_core.evict_below(tuple(node_ids), gone)
+            finally:
+                self._apply_eviction_result(gone)
+            return int(gone.tracker[ComponentType.FULL])
 
     def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """`UnifiedRadixCache.checkpoint_into_tree`; new nodes take their hashes from the request's chain, if it has

@@ -21,6 +21,7 @@ from sglang.srt.mem_cache.evict_policy import (
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import TreeComponent
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
+from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import BaseEvictionResult
 from sglang.srt.mem_cache.utils import get_eviction_strategy
 
 from sglang_wavepp.admission.block_hash import ChainEnd, namespace_seed
@@ -243,12 +244,45 @@ class IndexedTreeCore(UnifiedTreeCore):
         """Tokens of the node that are held, by whomever."""
         return self.holds.of(self._node_arena[node_id])
 
-    def leaf_first(self, node_id: int) -> tuple[int, ...]:
-        """The node and everything below it on the device, each after what is below it."""
-        found: list[IndexedNode] = [self._node_arena[node_id]]
+    def evict_below(self, node_ids: Sequence[int], gone: BaseEvictionResult) -> None:
+        """Take nodes out of the tree, each after everything below it on the device.
+
+        Args:
+            node_ids: a node that has gone with an earlier one is passed over.
+            gone: what the cache must free, also after an error.
+
+        Raises:
+            KeyError: a node is not in the tree.
+            ValueError: a node is locked.
+            RuntimeError: a node would have to be copied to the host first.
+        """
+        chosen = [self._node_arena[node_id] for node_id in node_ids]
+        for top in chosen:
+            if top.is_locked:
+                raise ValueError(f"node {top.id} is locked and can't be evicted")
+            for node in self._leaf_first(top):
+                self._evict_chosen(node, gone)
+
+    def _evict_chosen(self, node: IndexedNode, gone: BaseEvictionResult) -> None:
+        step = self.evict_device_leaf(node.id, self.is_write_back)
+        if step.backup_kv is not None:
+            raise RuntimeError(f"node {node.id} waits for a copy to the host, which WavePP does not make")
+        for given, taken in ((gone.device_frees, step.device_frees), (gone.host_frees, step.host_frees)):
+            for component in tuple(taken):
+                given[component].extend(taken.pop(component))
+        gone.cache_actions.extend(step.cache_actions)
+        step.cache_actions.clear()
+        for component, tokens in step.tracker.items():
+            gone.tracker[component] += tokens
+
+    @staticmethod
+    def _leaf_first(top: IndexedNode) -> list[IndexedNode]:
+        """The node and everything below it on the device, each after what is below it; nothing when it isn't."""
+        found = [top] if top.on_device else []
         for node in found:
             found.extend(child for child in node.children.values() if child.on_device)
-        return tuple(node.id for node in reversed(found))
+        found.reverse()
+        return found
 
     def takes(self, node: IndexedNode) -> bool:
         """Whether SGLang's own eviction may take this node: a leaf of which nobody holds anything."""

@@ -38,6 +38,7 @@ from sglang_wavepp.executor.follower import Follower
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane
 from sglang_wavepp.executor.leader import Leader
+from sglang_wavepp.executor.observer import AdmissionObserver
 from sglang_wavepp.executor.readings import readings
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
@@ -56,12 +57,12 @@ from sglang_wavepp.rank.admission_thread import (
 )
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.heartbeat import Heartbeat
-from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds, nothing
+from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.rank.startup import DeviceGroup, HandshakeInfo, Links, PoolSizes, connect
 from sglang_wavepp.settings.errors import SettingsError
 from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.settings.of import settings_of
-from sglang_wavepp.telemetry.metrics import Exporter
+from sglang_wavepp.telemetry.metrics import Exporter, Readings
 from sglang_wavepp.telemetry.trace import NullTimeline, Timeline
 
 logger = logging.getLogger(__name__)
@@ -185,9 +186,8 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
     rounds = _rounds(rank, links, admission, handover, everywhere, timeline, ahead=2 * planner.budget)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
-    exporter = _exporter(scheduler, rank, admission, rounds)
-    if exporter is not None:
-        rounds.on_round = exporter.refresh
+    observer = _observer(scheduler, rank, partial(readings, admission, rounds), timeline)
+    rounds.on_round = observer.after_round
     stage = Stage(
         scheduler=scheduler,
         rank=rank,
@@ -202,7 +202,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         release=handover.capacity_changed,
         is_last_stage=scheduler.pp_group.is_last_rank,
         faults=CacheFaults.of(cache, rank.index),
-        refresh_metrics=nothing if exporter is None else partial(exporter.refresh, now=True),
+        when_idle=observer.when_idle,
     )
     loop: Leader | Follower
     if rank.index == 0:
@@ -246,20 +246,18 @@ def _admission(
     return lease
 
 
-def _exporter(
-    scheduler: Any,
-    rank: RankId,
-    admission: TwoWalkAdmission | LeaseAdmission,
-    rounds: LeadingRounds | FollowingRounds,
-) -> Exporter | None:
-    if not get_observability().enable_metrics:
-        return None
-    labels = {
-        "model_name": str(scheduler.server_args.served_model_name),
-        "pp_rank": str(rank.pp_rank),
-        "tp_rank": str(rank.tp_rank),
-    }
-    return Exporter(labels, partial(readings, admission, rounds))
+def _observer(
+    scheduler: Any, rank: RankId, read: Callable[[], Readings], timeline: Timeline
+) -> AdmissionObserver:
+    exporter = None
+    if get_observability().enable_metrics:
+        labels = {
+            "model_name": str(scheduler.server_args.served_model_name),
+            "pp_rank": str(rank.pp_rank),
+            "tp_rank": str(rank.tp_rank),
+        }
+        exporter = Exporter(labels, read)
+    return AdmissionObserver(read, exporter, timeline)
 
 
 def _planner(

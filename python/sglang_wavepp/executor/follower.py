@@ -183,4 +183,4 @@ class Follower:
             self._was_busy = False
             self._scheduler.on_idle()
             self._stage.leases.check_idle()
-        self._stage.refresh_metrics()
+        self._stage.when_idle()

@@ -143,7 +143,7 @@ class Leader:
         with self._stage.mutex:
             self._scheduler.on_idle()
             self._stage.leases.check_idle()
-        self._stage.refresh_metrics()
+        self._stage.when_idle()
 
     def is_idle(self) -> bool:
         """Whether no request is anywhere on this server, admission included."""

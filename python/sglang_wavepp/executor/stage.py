@@ -63,7 +63,7 @@ class Stage:
         timeline: trace of this rank.
         release: tells others that capacity came back.
         faults: what a test breaks in this rank's cache, None outside tests.
-        refresh_metrics: hands the last readings over; called when the rank has become idle.
+        when_idle: called when the rank has become idle.
     """
 
     scheduler: Any
@@ -80,7 +80,7 @@ class Stage:
     entries: Entries = field(default_factory=Entries)
     is_last_stage: bool = False
     faults: CacheFaults | None = None
-    refresh_metrics: Callable[[], None] = nothing
+    when_idle: Callable[[], None] = nothing
 
     # --- waves --------------------------------------------------------------------------------------------------
 

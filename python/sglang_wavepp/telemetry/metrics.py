@@ -79,6 +79,9 @@ METRICS: tuple[Metric, ...] = (
 )
 """Every metric of a rank; a rank that has no reading of one shows no series of it."""
 
+LEVELS = frozenset(metric.name for metric in METRICS if metric.kind is Kind.LEVEL)
+"""Names of those that go up and down."""
+
 
 class Exporter:
     """Hands a rank's readings to Prometheus.

@@ -53,7 +53,7 @@ class Rank:
             ring=Ring(4),
             mutex=threading.RLock(),
             leases=self.leases,
-            refresh_metrics=nothing,
+            when_idle=nothing,
         )
         self.stage.is_idle = lambda: Stage.is_idle(self.stage)
         self.stage.holds_nothing = lambda: Stage.holds_nothing(self.stage)

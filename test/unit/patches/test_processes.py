@@ -93,7 +93,7 @@ def test_launcher_is_prepared(arms: dict[str, Any]) -> None:
     assert launcher["subclass"]
     assert launcher["missing"] == []
     assert launcher["server_info"]["wavepp"] is True
-    assert launcher["server_info"]["wavepp_admission"] == "two-walk"
+    assert launcher["server_info"]["wavepp_admission"] == "lease"
 
 
 def test_agreed_endpoint_bounds_the_prefix(arms: dict[str, Any]) -> None:

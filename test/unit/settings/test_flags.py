@@ -31,7 +31,7 @@ def test_off_unless_asked() -> None:
 def test_defaults() -> None:
     settings = from_values({"wavepp": True}, {})
     assert settings == WaveSettings()
-    assert (settings.admission, settings.planner) == ("two-walk", "static")
+    assert (settings.admission, settings.planner) == ("lease", "static")
     assert (settings.pipeline_fills, settings.hint_block_size, settings.rounds_timeout) == (2, 64, 30.0)
     assert settings.max_wave_tokens is None
     assert settings.trace is None
@@ -48,7 +48,6 @@ def test_wave_size_follows_the_chunk_size() -> None:
 @pytest.mark.parametrize(
     ("given_values", "text"),
     [
-        ({"wavepp_admission": "lease"}, "--wavepp-admission lease follows in a later release; use two-walk"),
         ({"wavepp_planner": "mpu"}, "--wavepp-planner mpu follows in a later release; use static"),
         (
             {"wavepp_admission": "magic"},
@@ -106,7 +105,7 @@ def test_environment_errors_name_the_variable() -> None:
 @given(
     settings=st.builds(
         WaveSettings,
-        admission=st.sampled_from(["two-walk", "inline"]),
+        admission=st.sampled_from(["lease", "two-walk", "inline"]),
         max_wave_tokens=st.none() | st.integers(min_value=1 << 20, max_value=1 << 30),
         min_wave_tokens=st.none() | st.integers(min_value=1, max_value=1 << 20),
         pipeline_fills=st.integers(min_value=1, max_value=99),
