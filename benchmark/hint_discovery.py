@@ -23,6 +23,8 @@ BLOCK = 64
 SNAPSHOT_GRID = 8192
 """Tokens between recurrent snapshots."""
 WINDOW = 4096
+GAP_BLOCKS = WINDOW * 3 // 4 // BLOCK
+"""Blocks from gap to gap where no window is whole; so spaced, a scan looks at a third of the blocks."""
 SEED = namespace_seed(extra_key=None, cache_salt=None)
 POLL_SECONDS = 0.0005
 
@@ -33,8 +35,8 @@ class Kind:
 
     Attributes:
         components: of the model.
-        worst: the prompts are cached in full, but of the sparse component nothing is, so that a scan finds nothing
-            from the end of the prompt to its beginning.
+        worst: the prompts are cached in full, but the sparse component has no snapshot of them, or a gap in every
+            window, so that a scan finds nothing from the end of the prompt to its beginning.
     """
 
     name: str
@@ -91,14 +93,19 @@ def filled_index(kind: Kind, chains: Sequence[Sequence[int]], tokens: int) -> Hi
     others = (rng.sample(range(2**62), length) for _ in range(tokens // BLOCK // length - len(chains)))
     for number, chain in enumerate((*chains, *others)):
         index.add(Component.FULL, chain)
-        if kind.worst and number < len(chains):
-            continue
-        if Component.MAMBA in kind.components:
+        gaps = kind.worst and number < len(chains)
+        if Component.MAMBA in kind.components and not gaps:
             grid = SNAPSHOT_GRID // BLOCK
             index.add(Component.MAMBA, chain[grid - 1 :: grid])
         if Component.SWA in kind.components:
-            index.add(Component.SWA, chain)
+            index.add(Component.SWA, [each for i, each in enumerate(chain) if not gaps or i % GAP_BLOCKS])
     return index
+
+
+def probe_of(kind: Kind, index: HintIndex) -> HintProbe:
+    """Gives the hints of a rank with such a model."""
+    window = WINDOW if Component.SWA in kind.components else None
+    return HintProbe(index, block=BLOCK, step=BLOCK, window=window)
 
 
 class Publisher:
@@ -152,9 +159,7 @@ def discover(queue: Queue, kind: Kind, tokens: int, *, rounds: int) -> Discovery
     """Give each waiting request its hint, `rounds` times; as a round of the protocol does, one after the other."""
     chains = [hashes_of(prompt) for prompt in queue.cached]
     index = filled_index(kind, chains, tokens)
-    probe = HintProbe(
-        index, block=BLOCK, step=BLOCK, window=WINDOW if Component.SWA in kind.components else None
-    )
+    probe = probe_of(kind, index)
     prompts = [queue.cached[i % len(queue.cached)] for i in range(len(queue.waiting))]
     if not kind.worst:
         prompts = list(queue.waiting)
@@ -195,10 +200,10 @@ def growth(
             prompt = random_prompts(rng, 1, length)[0]
             chain = hashes_of(prompt)
             row: dict[str, Any] = {"prompt_tokens": length, "cached_tokens": tokens}
-            for kind in KINDS[:3]:
+            for kind in KINDS:
                 progress.detail(f"{length:,} of {tokens:,} tokens, {kind.name}")
                 index = filled_index(kind, [chain], tokens)
-                probe = HintProbe(index, block=BLOCK, step=BLOCK)
+                probe = probe_of(kind, index)
                 call = partial(probe.hint, chain, length - 1)
                 row[f"{kind.name}_us"] = quantile(Times.of([call] * rounds).cpu, 0.5) / 1e3
             hashing = partial(hashes_of, prompt)

@@ -76,21 +76,19 @@ def two_walk(queue: Queue, tree: CpuTree, *, rounds: int) -> Twice:
 
 def insertion(rng: Any, *, length: int, prompts: int) -> dict[str, float]:
     """Nanoseconds of processor time per token to cache new prompts in spans, by tree core."""
-    figures = {}
-    for name, core, known in (
-        ("sglang_python", PYTHON, False),
-        ("sglang_rust", RUST, False),
-        ("indexed_hashing", OURS, False),
-        ("indexed_known_hashes", OURS, True),
-    ):
-        tree = CpuTree(core, (prompts + 1) * length)
-        times: list[int] = []
-        for prompt in random_prompts(rng, prompts, length):
-            if known:
-                tree.core.publishing = hashes_of(prompt)
-            times += Times.of([partial(tree.insert, prompt, ends_of(length))]).cpu
-        figures[f"{name}_ns_per_token"] = quantile(times, 0.5) / length
-    return figures
+    cores = {
+        "sglang_python": PYTHON,
+        "sglang_rust": RUST,
+        "indexed_hashing": OURS,
+        "indexed_known_hashes": OURS,
+    }
+    trees = {name: CpuTree(core, (prompts + 1) * length) for name, core in cores.items()}
+    times: dict[str, list[int]] = {name: [] for name in cores}
+    for prompt in random_prompts(rng, prompts, length):
+        trees["indexed_known_hashes"].core.publishing = hashes_of(prompt)
+        for name, tree in trees.items():
+            times[name] += Times.of([partial(tree.insert, prompt, ends_of(length))]).cpu
+    return {f"{name}_ns_per_token": quantile(taken, 0.5) / length for name, taken in times.items()}
 
 
 class LeafTree:

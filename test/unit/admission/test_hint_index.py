@@ -125,6 +125,20 @@ def test_a_window_behind_gaps() -> None:
     assert index.window_end(SWA, hashes, 12, 1) == 12
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40))
+def test_a_window_scan_looks_at_no_block_twice(flags: list[bool], window: int) -> None:
+    hashes = chain(len(flags))
+    index = index_of(SWA, [each for each, there in zip(hashes, flags, strict=True) if there])
+    index.window_end(SWA, hashes, len(hashes), window)
+    assert index.probes <= len(hashes)
+
+
+def test_a_window_scan_leaps_over_what_a_gap_rules_out() -> None:
+    index = HintIndex([SWA])
+    assert index.window_end(SWA, chain(3000), 3000, 100) == 0
+    assert index.probes == 30
+
+
 def test_a_scan_lets_go_of_the_mutex_between_stretches() -> None:
     hashes = chain(4 * SCAN_STRETCH)
     index = HintIndex([MAMBA])

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from benchmark.figures import Figure, report, table
-from benchmark.hint_discovery import KINDS, SNAPSHOT_GRID, Queue, discover, filled_index, hashes_of
+from benchmark.hint_discovery import KINDS, SNAPSHOT_GRID, Queue, discover, filled_index, hashes_of, probe_of
 from benchmark.hints import main
 from benchmark.stopwatch import BusyLoop, TimedMutex, Times, Twice, quantile
 from sglang_wavepp.admission.components import Component
@@ -83,9 +83,8 @@ def test_the_worst_kinds_scan_all_blocks_in_vain() -> None:
         index = filled_index(kind, [hashes_of(prompt) for prompt in queue.cached], 8 * SNAPSHOT_GRID)
         assert len(index.contents()[Component.FULL]) == 8 * SNAPSHOT_GRID // 64
         assert index.dense_end(Component.FULL, chain, len(chain)) == len(chain)
-        for component in set(kind.components) - {Component.FULL}:
-            there = index.contents()[component].keys() & set(chain)
-            assert bool(there) != kind.worst
+        hint = probe_of(kind, index).hint(chain, 2 * SNAPSHOT_GRID)
+        assert hint.endpoint == (0 if kind.worst else 2 * SNAPSHOT_GRID)
     details = discover(queue, KINDS[0], 8 * SNAPSHOT_GRID, rounds=2).details()
     assert details["hashed_ms_median"] > details["hint_ms_median"] > 0
 
