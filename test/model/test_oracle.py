@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
+from model.campaign import ARMS, BATCH, Arm, Campaign
 from model.oracle.config import FAMILIES
 from model.oracle.mutants import MUTANTS, PATIENCE, SAFE, Variant, harm, history
 from model.oracle.rules import Rules
@@ -49,3 +53,32 @@ def test_other_choices_do_no_harm(variant: Variant) -> None:
 def test_a_history_is_a_function_of_its_seed() -> None:
     one, again = history(Rules(), "mixed", 7), history(Rules(), "mixed", 7)
     assert (one.run(), one.log) == (again.run(), again.log)
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    first = Campaign("oracle", 5, tmp_path).run(1)
+    kept = next(tmp_path.glob("*.jsonl"))
+    kept.write_text(kept.read_text() + '{"number": 1, "hist')  # killed while it wrote
+    again = Campaign("oracle", 5, tmp_path)
+    assert again.steps == first["steps"] > 0
+    second = again.run(first["steps"] + 1)
+    assert second["histories"] == 2 * first["histories"] == 2 * BATCH
+    assert second["outcome"] == "no harm" and second["seen"]["finished"] > first["seen"]["finished"]
+
+
+def test_a_campaign_names_the_history_that_did_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = Rules(aborts="commands")
+    arm = Arm(lambda seed: history(mutant, "mixed", seed), ())
+    monkeypatch.setitem(ARMS, "mutant", arm)
+    summary = Campaign("mutant", 0, tmp_path).run(100_000)
+    assert summary["outcome"] == "history 1: rank 0: leak after the last end: [0]"
+    assert Campaign("mutant", 0, tmp_path).run(100_000) == {**summary, "finished_at": ANY}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("arm", ["oracle", "product"])
+def test_three_million_steps(arm: str, record_property: Callable[[str, object], None]) -> None:
+    """Resumable; see `model.campaign`."""
+    summary = Campaign(arm, 1).run(3_000_000, processes=2)
+    record_property("figures", f"{summary['steps']:,} steps, {summary['histories']:,} histories")
+    assert summary["outcome"] == "no harm"
