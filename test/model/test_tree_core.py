@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from unit.cache.indexed_tree import POLICIES, IndexedTree
 
 pytestmark = pytest.mark.model
@@ -104,7 +107,6 @@ class History:
             tree.cache.unlock(lock)
         self.locks.clear()
         emptied = tree.book.emptied
-        tree.evict(0, slots=tree.slots or 0)
         tree.cache.reset()
         tree.allocator.clear()
         if tree.slots:
@@ -195,3 +197,35 @@ def test_the_same_nodes_go_in_the_same_order_as_in_sglangs_tree(policy: str, kin
         assert ours.tree.free() == theirs.tree.free()
     assert ours.tree.contents() == theirs.tree.contents()
     assert len(ours.tree.gone) > 10
+
+
+class Histories(RuleBasedStateMachine):
+    """The same histories, chosen by Hypothesis, which shrinks one that fails."""
+
+    history: History | None = None
+
+    @initialize(kind=st.sampled_from(sorted(KINDS)), policy=st.sampled_from(POLICIES))
+    def plant(self, kind: str, policy: str) -> None:
+        self.history = History(lambda _: 0, IndexedTree(policy=policy, **KINDS[kind]))
+
+    @rule(step=st.sampled_from(sorted(set(History.STEPS))), data=st.data())
+    def step(self, step: str, data: st.DataObject) -> None:
+        assert self.history is not None
+        self.history.draw = lambda count: data.draw(st.integers(0, count - 1))
+        getattr(self.history, step)()
+
+    @invariant()
+    def everything_agrees(self) -> None:
+        if self.history is not None:
+            self.history.check()
+
+
+Histories.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestHistories = Histories.TestCase
