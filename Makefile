@@ -9,7 +9,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 CODE := python sgl_patches test benchmark env docs
 
-.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop lint format check-patches clean
+.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure lint format check-patches clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ test-model: env ## State-machine and property tests
 
 test-e2e: env ## Fast end-to-end tests: real servers on tiny models
 	@$(PYTEST) -q test/e2e -m "not full"
+
+bench-hints: env ## What hints, leases and evictions cost on one rank (build/bench/hints.json)
+	@$(PY) -m benchmark.hints
+
+bench-pressure: env ## Prefix reuse on caches that are too small, beside stock SGLang (build/bench/pressure.json)
+	@$(PY) -m benchmark.pressure
 
 test-full: env ## The wide matrix and the long runs, resumable; with BACKGROUND=1 in the background
 	@$(PY) -m benchmark.full_run $(if $(BACKGROUND),start,run)

@@ -25,7 +25,7 @@ def _prompts(count: int, seed: int) -> list[Prompt]:
     return [
         Prompt(
             name=f"p{number:03}",
-            token_ids=tuple(rng.choice(texts)[: rng.randint(1, 900)] + [FIRST_ID + number]),
+            token_ids=(*rng.choice(texts)[: rng.randint(1, 900)], FIRST_ID + number),
             output_tokens=rng.randint(1, 12),
         )
         for number in range(count)

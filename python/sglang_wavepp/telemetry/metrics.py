@@ -83,6 +83,16 @@ LEVELS = frozenset(metric.name for metric in METRICS if metric.kind is Kind.LEVE
 """Names of those that go up and down."""
 
 
+def markdown_table() -> str:
+    """The table for the documentation, a line a metric."""
+    rows = ["| metric | kind | meaning |", "|---|---|---|"]
+    for metric in METRICS:
+        name = metric.name if metric.label is None else f"{metric.name}{{{metric.label}}}"
+        kind = "counter" if metric.kind is Kind.TOTAL else "gauge"
+        rows.append(f"| `{name}` | {kind} | {metric.meaning} |")
+    return "\n".join(rows)
+
+
 class Exporter:
     """Hands a rank's readings to Prometheus.
 
