@@ -47,6 +47,17 @@ def test_a_block_stays_until_it_is_removed_as_often_as_it_was_added() -> None:
     assert index.contents()[FULL] == {7: 1, 8: 1}
     index.remove(FULL, [7])
     assert index.contents()[FULL] == {8: 1}
+    for _ in range(3):
+        index.add(FULL, [8])
+    index.remove(FULL, [8, 8])
+    assert index.contents()[FULL] == {8: 2}
+
+
+def test_clearing_forgets_how_often() -> None:
+    index = index_of(FULL, [7, 7])
+    index.clear()
+    index.add(FULL, [7])
+    assert index.contents()[FULL] == {7: 1}
 
 
 def test_a_block_may_be_named_twice_in_one_call() -> None:
