@@ -182,7 +182,10 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     timeline = NullTimeline() if settings.trace is None else Timeline(Path(settings.trace), rank)
     fail = Fatal(rank)
     handover = Handover(wave_wake=Wake(), loop_wake=Wake())
-    admission = _admission(settings, cache, grid, limits, headroom=2 * parallel.pp_size * planner.budget)
+    # A quarter of the pool at most: where waves are large against it, two rings of them would leave room for one
+    # request at a time.
+    headroom = min(2 * parallel.pp_size * planner.budget, limits.usable_tokens // 4)
+    admission = _admission(settings, cache, grid, limits, headroom=headroom)
     # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
     rounds = _rounds(rank, links, admission, handover, everywhere, timeline, ahead=2 * planner.budget)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
