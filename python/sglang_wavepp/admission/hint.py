@@ -97,8 +97,7 @@ class HintProbe:
             hashes: chain of the prompt.
             limit: tokens; no position lies above.
         """
-        end = min(limit // self.block, len(hashes)) // self._grid * self._grid
-        end = self._index.dense_end(Component.FULL, hashes, end) // self._grid * self._grid
+        end = self._index.dense_end(Component.FULL, hashes, limit // self.block) // self._grid * self._grid
         if self._sparse:
             return self._sparse_hint(hashes, end)
         if self._window is not None:
