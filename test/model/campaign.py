@@ -30,6 +30,7 @@ from model.shadow import Difference, ShadowedSimulation, lease, two_walk
 CHECKOUT = Path(__file__).resolve().parents[2]
 RESULTS = CHECKOUT / "build" / "model"
 BATCH = 25
+MAXIMA = ("max_overtaken", "max_passed")
 SEEDS_APART = 10_000_000
 """Histories of two seeds never meet below so many."""
 
@@ -94,18 +95,19 @@ class Batch:
 def run_batch(task: tuple[str, int, int]) -> Batch:
     """One batch of an arm; `task` is arm, seed and number."""
     arm, seed, number = task
-    batch, seen, overtaken = Batch(number), Counter[str](), 0
+    batch, seen, most = Batch(number), Counter[str](), Counter[str]()
     for each in range(number * BATCH, (number + 1) * BATCH):
         simulation = ARMS[arm].make(seed * SEEDS_APART + each)
         found = _harm(simulation)
-        overtaken = max(overtaken, simulation.stat.pop("max_overtaken", 0))
+        for what in MAXIMA:
+            most[what] = max(most[what], simulation.stat.pop(what, 0))
         seen += simulation.stat
         batch.histories += 1
         batch.steps += simulation.steps
         if found is not None:
             batch.harmed, batch.harm = each, found
             break
-    batch.seen = {**seen, "max_overtaken": overtaken}
+    batch.seen = {**seen, **most}
     return batch
 
 
@@ -189,10 +191,12 @@ class Campaign:
 
     def summary(self) -> dict[str, Any]:
         """What is kept, in figures."""
-        seen, overtaken = Counter[str](), 0
+        seen: Counter[str] = Counter()
         for batch in self.batches.values():
-            overtaken = max(overtaken, batch.seen.get("max_overtaken", 0))
-            seen.update({k: v for k, v in batch.seen.items() if k != "max_overtaken"})
+            most = {what: max(seen[what], batch.seen[what]) for what in MAXIMA}
+            seen.update(batch.seen)
+            for what in MAXIMA:
+                seen[what] = most[what]
         harmed = self.harmed
         return {
             "arm": self.arm,
@@ -202,7 +206,6 @@ class Campaign:
             "histories": sum(batch.histories for batch in self.batches.values()),
             "outcome": "no harm" if harmed is None else f"history {harmed.harmed}: {harmed.harm}",
             "seen": dict(sorted(seen.items())),
-            "max_overtaken": overtaken,
             "finished_at": time.strftime("%Y-%m-%d %H:%M"),
         }
 

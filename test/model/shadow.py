@@ -8,7 +8,7 @@ are about the same thing. Which content goes is the product's choice where it ma
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -29,6 +29,7 @@ from model.oracle.messages import (
 from model.oracle.rank import Hint, Rank
 from model.oracle.request import Path, Request, Stage
 from model.oracle.rules import Rules
+from model.oracle.script import ByHand, quiet
 from model.oracle.simulation import Simulation
 
 from sglang_wavepp.admission import decision, messages
@@ -347,6 +348,12 @@ class ShadowedRank(Rank):
 
     # --- content --------------------------------------------------------------------------------------------
 
+    def warm(self, tokens: Sequence[int], snapshots: Sequence[int] = ()) -> None:
+        super().warm(tokens, snapshots)
+        for path, node in self.pool.nodes.items():
+            self.product.tree.attach(path)
+            self.product.tree.keep_snapshot(path, node.snapshot)
+
     def lose(self, path: Path) -> None:
         """Both lose this content."""
         self.touched = True
@@ -536,3 +543,14 @@ class ShadowedSimulation(Simulation):
         ]
         if leaves:
             rank.lose(min(leaves)[1])
+
+
+class ShadowedScript(ByHand, ShadowedSimulation):
+    """A history of the model written by hand, with the product beside it; see `Script`."""
+
+    def __init__(
+        self, config: Config, *, cached: Iterable[tuple[int, Sequence[int], Sequence[int]]] = ()
+    ) -> None:
+        ShadowedSimulation.__init__(self, quiet(config))
+        for rank, tokens, snapshots in cached:
+            self.ranks[rank].warm(tokens, snapshots)

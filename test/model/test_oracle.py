@@ -15,7 +15,7 @@ from model.oracle.rules import Rules
 
 pytestmark = pytest.mark.model
 
-HISTORIES = {"mixed": 90, "growing": 90, "deep": 40}
+HISTORIES = {"mixed": 90, "growing": 80, "deep": 30, "warm": 20}
 
 
 def test_the_rules_hold_in_random_histories_that_meet_everything() -> None:

@@ -9,7 +9,7 @@ from model.oracle.messages import Abort, Held, NoCapacity, Pending, Retract, Wav
 from model.oracle.rank import Rank
 from model.oracle.request import Request, Stage
 from model.oracle.rules import Rules, Violation
-from model.oracle.script import Script, warm
+from model.oracle.script import Script
 
 pytestmark = pytest.mark.model
 
@@ -287,8 +287,8 @@ def claim_on_victims(rules: Rules) -> tuple[Script, tuple[Outcome, ...]]:
     """8 places: 3 with the oldest content, 1 with other content, 4 free."""
     script = Script(Config(pools=(8, 8), rows=2, batch=2, chunk=6), rules)
     for rank in script.ranks:
-        warm(rank, [1, 2, 3])
-        warm(rank, [4])
+        rank.warm([1, 2, 3])
+        rank.warm([4])
     script.ask([5, 5, 5, 5, 5, 5])
     script.ask([1, 2, 3, 9])
     script.round()
@@ -313,8 +313,8 @@ def test_if_escrows_looked_only_at_commit_the_admitted_one_would_run_short() -> 
 def test_a_claimed_victim_is_replaced_before_the_claim_is_complete() -> None:
     script = Script(Config(pools=(9, 9), rows=2, batch=2, chunk=6), Rules(victims="concrete"))
     for rank in script.ranks:
-        warm(rank, [1, 2])
-        warm(rank, [4, 5])
+        rank.warm([1, 2])
+        rank.warm([4, 5])
     rid, claimer = script.ask([5, 5, 5, 5, 5, 5]), script.ask([1, 2, 9])
     script.round()
     script.open_round()
@@ -513,7 +513,7 @@ def _dense_case(tokens: int, depth: int, pinned: int, reserved: int) -> int:
         fits = []
         for endpoint in range(min(depth, length - 1) + 1):
             rank = Rank(0, Rules(), config)
-            warm(rank, text[:depth])
+            rank.warm(text[:depth])
             other = rank.requests[0] = Request(0, text, 1)
             rank.escrows.lock(other, 0, pinned)
             other.holding.locked = pinned

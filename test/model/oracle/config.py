@@ -24,6 +24,7 @@ class Config:
         aborts: chance of an abort before each step.
         chaos: chance before each step that a rank loses content that nobody holds.
         ring: waves in flight.
+        warm: texts that every rank has cached to another depth before the first request.
         patience: steps without the end of a request that count as waiting for ever.
     """
 
@@ -43,6 +44,7 @@ class Config:
     chaos: float = 0.02
     ring: int = 4
     patience: int = 6000
+    warm: int = 0
 
     def __post_init__(self) -> None:
         if len(self.pools) != len(self.slots):
@@ -108,4 +110,24 @@ def deep_config(rng: random.Random) -> Config:
     )
 
 
-FAMILIES = {"mixed": random_config, "growing": growing_config, "deep": deep_config}
+def warm_config(rng: random.Random) -> Config:
+    """Ranks that begin with different content of the same texts, so that many endpoints are lowered."""
+    ranks = rng.choice((2, 3, 4))
+    return Config(
+        pools=tuple(rng.randint(16, 30) for _ in range(ranks)),
+        slots=tuple(rng.choice((0, *range(9, 20))) for _ in range(ranks)),
+        requests=rng.randint(8, 16),
+        longest=rng.randint(8, 12),
+        most_output=rng.randint(1, 3),
+        reserve=rng.randint(1, 2),
+        chunk=rng.randint(1, 6),
+        rows=rng.randint(3, 6),
+        batch=rng.randint(2, 5),
+        grid=rng.choice((1, 2, 3)),
+        aborts=rng.choice((0, 0.01)),
+        chaos=rng.choice((0.05, 0.2)),
+        warm=3,
+    )
+
+
+FAMILIES = {"mixed": random_config, "growing": growing_config, "deep": deep_config, "warm": warm_config}

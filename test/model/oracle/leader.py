@@ -54,7 +54,8 @@ class Leader:
     Attributes:
         queue: requests in admission.
         admitted: in the order of admission.
-        overtaken: how many later requests were admitted before each waiting one.
+        overtaken: how many later requests were admitted before each one in admission.
+        passed: those of them that came by while it was neither being lowered nor judged pending.
         last_freeing: number of the last command after which a refused extension counts.
     """
 
@@ -76,6 +77,7 @@ class Leader:
         self.round = self.commands = self.last_freeing = 0
         self.awaits_votes = False
         self.overtaken: Counter[int] = Counter()
+        self.passed: Counter[int] = Counter()
         self.stat: Counter[str] = Counter()
         self._send, self._tell = send, tell
         self._refused_at: dict[int, dict[int, int]] = {}
@@ -208,8 +210,11 @@ class Leader:
         """Rank 0 has applied the gather; admissions, and at most one retraction, follow from it."""
         self.awaits_votes = False
         self._latest = [vote.releases for vote in votes]
+        going_on = {o.rid for o in outcomes if o.verdict not in (Verdict.ADMITTED, Verdict.WAIT)}
         for outcome in outcomes:
             self._take_outcome(outcome, votes)
+            if outcome.verdict is Verdict.ADMITTED:
+                self._count_passed(outcome.rid, going_on)
         for refused in self._take_grants(opened, votes)[:1]:
             self._retract_for(refused)
 
@@ -237,10 +242,6 @@ class Leader:
         request = self.rank.requests[rid]
         self.queue.remove(rid)
         self.admitted.append(rid)
-        for waiting in self.queue:
-            if waiting < rid:
-                self.overtaken[waiting] += 1
-                self.stat["max_overtaken"] = max(self.stat["max_overtaken"], self.overtaken[waiting])
         self.runs[rid] = Run(
             planned=endpoint,
             in_flight=0,
@@ -248,6 +249,16 @@ class Leader:
             granted=request.holding.granted,
             total=request.prefill + request.remaining - 1,
         )
+
+    def _count_passed(self, rid: int, going_on: set[int]) -> None:
+        if rid not in self.runs:
+            return
+        for earlier in self.queue:
+            if earlier < rid:
+                self.overtaken[earlier] += 1
+                self.passed[earlier] += earlier not in going_on
+                self.stat["max_overtaken"] = max(self.stat["max_overtaken"], self.overtaken[earlier])
+                self.stat["max_passed"] = max(self.stat["max_passed"], self.passed[earlier])
 
     def _take_grants(self, opened: Broadcast, votes: Sequence[Vote]) -> list[int]:
         """Requests whose extension was refused by a rank that had all the capacity there is."""

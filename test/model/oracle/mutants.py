@@ -10,9 +10,9 @@ from model.oracle.rules import Rules, Violation
 from model.oracle.simulation import Simulation
 
 PATIENCE = 1500
-MOST_OVERTAKEN = 3
-"""Later requests that are admitted before an earlier one, at most: one that is being lowered is passed by those of the
-same round."""
+MOST_PASSED = 3
+"""Later requests that are admitted while an earlier one only waits: none but those that were being lowered already when
+the earlier one was retracted."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,6 @@ def harm(simulation: Simulation) -> str | None:
         return str(found)
     if stat["retracted_alone"]:
         return "a request was retracted that was alone"
-    if stat["max_overtaken"] > MOST_OVERTAKEN:
-        return f"{stat['max_overtaken']} later requests were admitted before an earlier one"
+    if stat["max_passed"] > MOST_PASSED:
+        return f"{stat['max_passed']} later requests were admitted while an earlier one waited"
     return None

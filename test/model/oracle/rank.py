@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -283,6 +284,24 @@ class Rank:
         request.prefill = len(request.tokens)
         if ends or request.doomed:
             del self.requests[rid]
+
+    # --- content --------------------------------------------------------------------------------------------
+
+    def warm(self, tokens: Sequence[int], snapshots: Sequence[int] = ()) -> None:
+        """Content from before, as far as there is room: a path, with recurrent snapshots at these positions.
+
+        What is warmed first is evicted first.
+        """
+        for end in range(1, len(tokens) + 1):
+            path = tuple(tokens[:end])
+            if path not in self.pool.nodes:
+                if not self.pool.free():
+                    return
+                self.pool.attach(path)
+            self.pool.lock(path)
+            self.pool.unlock(path)
+            if end in snapshots and self.pool.free_slots() > 0 and not self.pool.nodes[path].snapshot:
+                self.pool.keep_snapshot(path)
 
     # --- what must hold -------------------------------------------------------------------------------------
 

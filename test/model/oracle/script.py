@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from model.oracle.config import Config
 from model.oracle.decide import Outcome
 from model.oracle.messages import Command
-from model.oracle.rank import Rank
 from model.oracle.rules import Rules
 from model.oracle.simulation import Simulation
 
 
-class Script(Simulation):
-    """Nothing arrives, aborts or gets lost by itself, and followers apply no command unless told to."""
-
-    def __init__(
-        self,
-        config: Config,
-        rules: Rules | None = None,
-        *,
-        cached: Iterable[tuple[int, Sequence[int], Sequence[int]]] = (),
-    ) -> None:
-        quiet = {"requests": 0, "aborts": 0.0, "chaos": 0.0}
-        super().__init__(rules, Config(**{**config.__dict__, **quiet}))
-        for rank, tokens, snapshots in cached:
-            warm(self.ranks[rank], tokens, snapshots)
+class ByHand(Simulation):
+    """Steps in larger portions. Nothing arrives, aborts or gets lost by itself, and followers apply no command unless
+    told to."""
 
     def ask(self, prompt: Sequence[int], output: int = 1) -> int:
         """A request that is not refused."""
@@ -83,14 +72,25 @@ class Script(Simulation):
         )
 
 
-def warm(rank: Rank, tokens: Sequence[int], snapshots: Sequence[int] = ()) -> None:
-    """Content from before, younger than what is there: the path of these tokens, snapshots at these positions."""
-    for end in range(1, len(tokens) + 1):
-        path = tuple(tokens[:end])
-        if path not in rank.pool.nodes:
-            rank.pool.attach(path)
-        rank.pool.lock(path)
-        rank.pool.unlock(path)
-    for position in snapshots:
-        if rank.pool.slots and not rank.pool.nodes[tuple(tokens[:position])].snapshot:
-            rank.pool.keep_snapshot(tuple(tokens[:position]))
+class Script(ByHand):
+    """A history of the model.
+
+    Args:
+        cached: per entry a rank, tokens that it has cached, and positions of recurrent snapshots among them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        rules: Rules | None = None,
+        *,
+        cached: Iterable[tuple[int, Sequence[int], Sequence[int]]] = (),
+    ) -> None:
+        super().__init__(rules, quiet(config))
+        for rank, tokens, snapshots in cached:
+            self.ranks[rank].warm(tokens, snapshots)
+
+
+def quiet(config: Config) -> Config:
+    """The same sizes, and no traffic but what is asked for."""
+    return replace(config, requests=0, aborts=0.0, chaos=0.0)

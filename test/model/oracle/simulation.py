@@ -51,6 +51,9 @@ class Simulation:
         self._texts: list[tuple[int, ...]] = []
         self._frozen: str | None = None
         self._thaw = 0
+        self._next_rid = 0
+        for _ in range(self.config.warm):
+            self._warm_up()
 
     def make_rank(self, index: int) -> Rank:
         """One rank of the history."""
@@ -71,7 +74,8 @@ class Simulation:
 
     def submit(self, prompt: list[int], output: int) -> int | None:
         """A client's request; None when it is refused, because an empty pool somewhere is too small for it."""
-        rid = len(self._texts)
+        rid = self._next_rid
+        self._next_rid += 1
         self._texts.append(tuple(prompt))
         slots_short = any(0 < slots < self.config.entitlement for slots in self.config.slots)
         if len(prompt) + output - 1 > min(self.config.pools) or slots_short:
@@ -80,6 +84,16 @@ class Simulation:
         self.leader.announce(Record(rid, tuple(prompt), output))
         self._tell("arrive", rid, tuple(prompt), output)
         return rid
+
+    def _warm_up(self) -> None:
+        """A text that every rank has seen to another depth, with snapshots at other places."""
+        rng, length = self.random, self.config.longest
+        text = tuple(rng.randrange(self.config.vocabulary) for _ in range(length))
+        self._texts.append(text)
+        for rank in self.ranks:
+            depth = rng.randint(length // 2, length)
+            positions = rng.sample(range(1, length + 1), rng.randint(2, max(length // 2, 2)))
+            rank.warm(text[:depth], positions)
 
     def abort(self, rid: int) -> None:
         self._tell("abort", rid)
