@@ -37,7 +37,6 @@ from sglang_wavepp.admission.hint import HintProbe
 from sglang_wavepp.admission.hold import Hold, Shortage
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.pools import PoolLimits
-from sglang_wavepp.cache.holdings import Holdings
 from sglang_wavepp.cache.lease import LeaseAdmission
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 
@@ -45,7 +44,8 @@ WHOLE_OUTPUT = 1 << 20
 ROWS = 1 << 20
 """Rows are the leader's affair in the model, so no rank may run out of them."""
 
-MakeProduct: TypeAlias = Callable[[NaiveTree, PoolLimits, int], Holdings]
+Product: TypeAlias = LeaseAdmission | TwoWalkAdmission
+MakeProduct: TypeAlias = Callable[[NaiveTree, PoolLimits, int], Product]
 """From a rank's tree, its limits and the headroom."""
 
 
@@ -59,7 +59,7 @@ def expect(what: str, product: object, model: object) -> None:
         raise Difference(f"{what}: the product has {product}, the model {model}")
 
 
-def lease(tree: NaiveTree, limits: PoolLimits, headroom: int) -> Holdings:
+def lease(tree: NaiveTree, limits: PoolLimits, headroom: int) -> Product:
     """The product's default: hints from an index, leases, escrows."""
     admission = LeaseAdmission(
         tree=tree, limits=limits, probe=HintProbe(tree.index, block=1, step=1), block=1, headroom=headroom
@@ -68,7 +68,7 @@ def lease(tree: NaiveTree, limits: PoolLimits, headroom: int) -> Holdings:
     return admission
 
 
-def two_walk(tree: NaiveTree, limits: PoolLimits, headroom: int) -> Holdings:
+def two_walk(tree: NaiveTree, limits: PoolLimits, headroom: int) -> Product:
     """The product's plain way: hints walk the tree, and nothing names victims."""
     assert not headroom, "it has none"
     return TwoWalkAdmission(tree=tree, limits=limits)
