@@ -7,6 +7,7 @@
 - ``evict_cache:RANK:WAVES``: the rank drops half of what it could evict after every so many results.
 - ``flush_cache:RANK:WAVES``: the rank drops everything that it can evict after every so many results.
 - ``pool_tokens:RANK:TOKENS``: the rank's KV pool holds so many tokens, in whole pages, less than the others'.
+- ``slow_grammar:RANK:MILLISECONDS``: the rank takes so much longer to compile a grammar.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ ZERO_SNAPSHOT = "zero_snapshot"
 EVICT_CACHE = "evict_cache"
 FLUSH_CACHE = "flush_cache"
 POOL_TOKENS = "pool_tokens"
-_NUMBERS = {ZERO_SNAPSHOT: 0, EVICT_CACHE: 2, FLUSH_CACHE: 2, POOL_TOKENS: 2}
+SLOW_GRAMMAR = "slow_grammar"
+_NUMBERS = {ZERO_SNAPSHOT: 0, EVICT_CACHE: 2, FLUSH_CACHE: 2, POOL_TOKENS: 2, SLOW_GRAMMAR: 2}
 KNOWN_FAULTS = frozenset(_NUMBERS)
 
 

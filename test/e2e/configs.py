@@ -15,4 +15,7 @@ ZERO_SNAPSHOT = HYBRID.with_(environment=(("SGLANG_WAVEPP_FAULT", "zero_snapshot
 TWO_WALK = DENSE.with_(trace=False, options=("--wavepp-admission", "two-walk"))
 INLINE = HYBRID.with_(wave_tokens=110, options=("--wavepp-admission", "inline"))
 TENSOR_PARALLEL = HYBRID.with_(tp=2)
+UNEQUAL = HYBRID.with_(
+    environment=(("SGLANG_WAVEPP_FAULT", "evict_cache:1:5,pool_tokens:1:8192,slow_grammar:1:2500"),)
+)
 UNEVEN_STAGES = HYBRID.with_(pp=3, environment=(("SGLANG_PP_LAYER_PARTITION", "3,1,4"),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from e2e.configs import HYBRID
+from e2e.configs import HYBRID, UNEQUAL
 from e2e.references import References
 
 from benchmark.client import ask_all
@@ -20,9 +20,7 @@ def _fault_marks(fault: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(
-            6, id="follower-evicts-a-smaller-pool", marks=_fault_marks("evict_cache:1:5,pool_tokens:1:8192")
-        ),
+        pytest.param(6, id="follower-evicts-a-smaller-pool", marks=pytest.mark.server(UNEQUAL)),
         pytest.param(7, id="leader-evicts", marks=[*_fault_marks("evict_cache:0:5"), pytest.mark.full]),
         pytest.param(8, id="follower-flushes", marks=[*_fault_marks("flush_cache:1:7"), pytest.mark.full]),
     ],

@@ -8,7 +8,8 @@ pinned early is missing elsewhere.
 First come, first served holds as follows. No request is attempted for the first time, or again after waiting, behind
 one that waits or that has no fresh hint. A request that goes on at a lower endpoint, or that some rank could not judge,
 may be passed by requests that are attempted in the same round. Once that has happened, nothing new is named behind it
-until it is admitted, so that fewer than `max_batch` requests ever pass it.
+until it is admitted, so that fewer than `max_batch` requests ever pass it. A request that some rank still builds is in
+nobody's way: it takes its place in arrival order when all ranks have built it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ class _Entry:
     waiting: bool = False
     short: dict[int, int] = field(default_factory=dict)
     """While it waits: per rank that had no room, its release counter at that time."""
+
+    @property
+    def building(self) -> bool:
+        """Whether some rank has not built the request yet, as it has no hint to give."""
+        return self.unjudged and self.candidate is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +276,15 @@ class RoundsLeader:
     def _plan(self, free_rows: int, wanted: int) -> _Plan:
         attempts: list[Attempt] = []
         rest: list[_Entry] = []
+        building: list[_Entry] = []
         room = min(self._max_batch, free_rows)
         may_name, starved, judged, sated = True, False, False, False
         lowering = self._lowering
         for entry in self._live():
+            if entry.building:
+                if len(building) < self._max_batch:
+                    building.append(entry)
+                continue
             named = entry.lowering or (
                 may_name
                 and wanted > 0
@@ -304,7 +315,7 @@ class RoundsLeader:
         brings_on = any(not e.unjudged and (e.candidate is None or not (starved or attempts)) for e in hinted)
         return _Plan(
             attempts=tuple(attempts),
-            hints=tuple((entry.record.rid, entry.record.epoch) for entry in hinted),
+            hints=tuple((entry.record.rid, entry.record.epoch) for entry in (*hinted, *building)),
             urgent=judged or brings_on,
             sated=sated,
         )
@@ -317,7 +328,7 @@ class RoundsLeader:
         return all(self._latest[rank] > counter for rank, counter in entry.short.items())
 
     def _asks_again_soon(self) -> bool:
-        return self._poked or any(entry.unjudged for entry in self._live())
+        return self._poked or any(entry.unjudged and not entry.building for entry in self._live())
 
     # --- taking a round in ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ trimmed by the next attempt, so that nobody takes it meanwhile. Everything else 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
@@ -34,11 +34,21 @@ class RoundsMember:
     Args:
         rank: index of this rank.
         cache: this rank's cache.
+        takes_long: whether this rank's LOOP needs a while to build a request, which then can't be judged before
+            `built` was called.
     """
 
-    def __init__(self, *, rank: int, cache: AdmissionCache) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        cache: AdmissionCache,
+        takes_long: Callable[[InstallRecord], bool] = lambda record: False,
+    ) -> None:
         self.rank = rank
         self._cache = cache
+        self._takes_long = takes_long
+        self._unbuilt: set[str] = set()
         self._records: dict[str, InstallRecord] = {}
         self._open: Broadcast | None = None
         self._installed: list[InstallRecord] = []
@@ -62,6 +72,10 @@ class RoundsMember:
         self._withdrawn.clear()
         return events
 
+    def built(self, rid: str) -> None:
+        """This rank's LOOP has built a request that takes long."""
+        self._unbuilt.discard(rid)
+
     def on_broadcast(self, broadcast: Broadcast, *, applied_command: int) -> Vote:
         """Apply aborts, records, attempts and hints, in this order.
 
@@ -81,11 +95,14 @@ class RoundsMember:
             if self._records.pop(rid, None) is not None:
                 self._cache.release(rid)
                 self._cache.forget(rid)
+                self._unbuilt.discard(rid)
                 self._withdrawn.append(rid)
         for record in broadcast.records:
             if record.rid not in self._records:
                 self._records[record.rid] = record
                 self._installed.append(record)
+                if self._takes_long(record):
+                    self._unbuilt.add(record.rid)
         fenced = applied_command < broadcast.after_command
         attempts = self._attempt_all(broadcast.attempts, fenced=fenced)
         hints = {rid: self._hint(rid, epoch) for rid, epoch in broadcast.hints}
@@ -118,7 +135,9 @@ class RoundsMember:
 
     def _known(self, rid: str, epoch: int) -> InstallRecord | None:
         record = self._records.get(rid)
-        return record if record is not None and record.epoch == epoch else None
+        if record is None or record.epoch != epoch or rid in self._unbuilt:
+            return None
+        return record
 
     def _hint(self, rid: str, epoch: int) -> Hint | None:
         record = self._known(rid, epoch)

@@ -35,6 +35,8 @@ from sglang_wavepp.cache.radix_tree import IndexedRadixTree, RadixTree
 from sglang_wavepp.cache.two_walk import TwoWalkAdmission
 from sglang_wavepp.executor.admission_port import AdmissionPort, FollowingInline, LeadingInline, OffLoop
 from sglang_wavepp.executor.follower import Follower
+from sglang_wavepp.executor.grammar_faults import slow_down
+from sglang_wavepp.executor.installer import Installer
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane
 from sglang_wavepp.executor.leader import Leader
@@ -44,7 +46,7 @@ from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedRe
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
 from sglang_wavepp.plane.messages import RankId
-from sglang_wavepp.plane.request_record import record_from, request_from
+from sglang_wavepp.plane.request_record import has_grammar, record_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.static import StaticPlanner
@@ -170,6 +172,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         raise RuntimeError(f"--wavepp needs its own cache, but this server has {type(cache).__name__}")
     grid = SpanGrid(page=scheduler.page_size, recurrent=_recurrent_grid(scheduler))
     shrink_pool(scheduler, rank.index)
+    slow_down(scheduler.grammar_manager, rank.index)
     limits = pool_limits(scheduler)
     planner = _planner(settings, scheduler.chunked_prefill_size, grid, limits)
     links = connect(
@@ -229,7 +232,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             activations=links.activation_receiver,
             handover=handover,
             admission=port,
-            install=_installer(scheduler, stage),
+            installer=Installer(scheduler, stage, handover),
             drop=lambda: bool(scheduler.flush_cache()),
         )
     heartbeat = Heartbeat(links.heartbeat, names=links.watched, timeout=settings.rounds_timeout, on_dead=fail)
@@ -380,10 +383,11 @@ def _rounds(
     *,
     ahead: int,
 ) -> LeadingRounds | FollowingRounds:
-    member = RoundsMember(rank=rank.index, cache=admission)
     if rank.index:
+        member = RoundsMember(rank=rank.index, cache=admission, takes_long=has_grammar)
         sender = _present(links.rounds_member)
         return FollowingRounds(member=member, sender=sender, handover=handover, timeline=timeline)
+    member = RoundsMember(rank=0, cache=admission)  # announces a request when its grammar is compiled here
     ranks = len(links.infos)
     return LeadingRounds(
         leader=RoundsLeader(ranks=ranks, max_batch=everywhere.rows),
@@ -433,16 +437,3 @@ def _reporter(scheduler: Any, links: Links, fail: Fatal) -> Reporter | None:
 def _record(req: Req) -> InstallRecord:
     record = record_from(req.wavepp_source, req)
     return msgspec.structs.replace(record, rid=key_of(req))
-
-
-def _installer(scheduler: Any, stage: Stage) -> Callable[[InstallRecord], None]:
-    def install(record: InstallRecord) -> None:
-        scheduler.handle_generate_request(request_from(record))
-        manager = scheduler.grammar_manager
-        while manager.has_waiting_grammars():
-            for req in manager.get_ready_grammar_requests():
-                scheduler._add_request_to_queue(req)
-        # Pools may differ, and this rank may have clipped the output by its own.
-        stage.entries.get(record.rid).req.sampling_params.max_new_tokens = record.max_new_tokens
-
-    return install

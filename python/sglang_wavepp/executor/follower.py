@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -32,6 +32,19 @@ from sglang_wavepp.rank.handover import Handover
 logger = logging.getLogger(__name__)
 
 
+class Installing(Protocol):
+    """Builds requests from their records."""
+
+    def install(self, record: InstallRecord) -> None:
+        """Build a request, or begin to."""
+
+    def finish(self) -> bool:
+        """Build what could not be built at once and now can; whether anything was."""
+
+    def withdraw(self, rid: str) -> None:
+        """Forget a request that left admission without being admitted."""
+
+
 class Follower:
     """The executor of a rank that isn't rank 0.
 
@@ -42,7 +55,7 @@ class Follower:
         activations: link from the stage before, None on the first stage.
         handover: meeting point with the admission thread.
         admission: how this LOOP takes part in admission.
-        install: builds a request from its record.
+        installer: builds requests from their records.
         drop: drops all cached content of this rank.
     """
 
@@ -55,7 +68,7 @@ class Follower:
         activations: ActivationReceiver | None,
         handover: Handover,
         admission: AdmissionPort,
-        install: Callable[[InstallRecord], None],
+        installer: Installing,
         drop: Callable[[], bool],
     ) -> None:
         self._scheduler = scheduler
@@ -64,7 +77,7 @@ class Follower:
         self._activations = activations
         self._handover = handover
         self._admission = admission
-        self._install = install
+        self._installer = installer
         self._drop = drop
         self._todo: deque[Command] = deque()
         self._arrived: deque[Activation] = deque()
@@ -102,10 +115,10 @@ class Follower:
         progressed = self._admission.serve()
         installed, withdrawn = self._handover.pop_changes()
         for record in installed:
-            self._install(record)
+            self._installer.install(record)
         for rid in withdrawn:
-            self._stage.entries.remove(rid)
-        return progressed or bool(installed or withdrawn)
+            self._installer.withdraw(rid)
+        return self._installer.finish() or progressed or bool(installed or withdrawn)
 
     def _take_messages(self) -> bool:
         progressed = False

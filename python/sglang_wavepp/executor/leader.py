@@ -18,9 +18,10 @@ from sglang.srt.managers.scheduler import _make_abort_req
 from sglang_wavepp.admission import fits
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
-from sglang_wavepp.executor import vetting
+from sglang_wavepp.executor import grammars, vetting
 from sglang_wavepp.executor.admission_port import AdmissionPort
 from sglang_wavepp.executor.bookings import AbortReason, Booking, Bookings, Phase
+from sglang_wavepp.executor.grammars import Grammars
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
 from sglang_wavepp.executor.slots import Flight
 from sglang_wavepp.executor.stage import Stage
@@ -91,6 +92,7 @@ class Leader:
         self._record = record
         self._timeouts = timeouts
         self._bookings = Bookings(settled=handover.settled)
+        self._grammars = Grammars(scheduler.grammar_manager, wake=handover.loop_wake.signal)
         self._turns = Turns()
         self._command_number = 0
         self._arrivals = 0
@@ -128,8 +130,8 @@ class Leader:
     def _patience_ms(self) -> int | None:
         s = self._scheduler
         waits = [wait for wait in (self._admission.patience_ms(),) if wait is not None]
-        if s.grammar_manager.has_waiting_grammars():
-            waits.append(1)
+        if self._grammars.waiting:
+            waits.append(grammars.CHECK_MS)
         if s.flush_wrapper._pending is not None:
             waits.append(FLUSH_CHECK_MS)
         if self._timeouts and len(self._bookings):
@@ -158,10 +160,10 @@ class Leader:
         s.request_receiver.unwrap_pickle_wrapper(pulled)
         requests += pulled
         s.process_input_requests(requests)
-        if s.grammar_manager.has_waiting_grammars():
-            for req in s.grammar_manager.get_ready_grammar_requests():
-                s._add_request_to_queue(req)
-        return bool(requests)
+        compiled = self._grammars.take()
+        for req in compiled:
+            s._add_request_to_queue(req)
+        return bool(requests or compiled)
 
     def clip_output(self, req: Any, *, asked: int, at_least: int) -> None:
         """Let a request make as many tokens as it asked for, or as many as every rank can hold.

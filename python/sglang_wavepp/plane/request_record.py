@@ -79,6 +79,9 @@ REFUSED = {
 }
 """Fields that can't travel, or whose answer can't, and the feature that a request with one of them asks for."""
 
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+"""Sampling parameters that SGLang compiles a grammar for."""
+
 _SAMPLING_FIELDS = SamplingParams.__struct_fields__
 _BACK_REFERENCE = "__req__"  # SGLang adds the request itself here, for custom logit processors
 
@@ -147,6 +150,12 @@ def request_from(record: InstallRecord) -> TokenizedGenerateReqInput:
         mm_inputs=None,
         **request,
     )
+
+
+def has_grammar(record: InstallRecord) -> bool:
+    """Whether a rank must compile a grammar to build the request, which takes a while."""
+    sampling: dict[str, Any] = record.request["sampling_params"]
+    return any(sampling[field] is not None for field in GRAMMARS)
 
 
 def _builtins(params: SamplingParams) -> dict[str, Any]:

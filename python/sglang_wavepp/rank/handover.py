@@ -41,11 +41,18 @@ class FenceAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltAsk:
+    """This rank's LOOP has built a request that takes long."""
+
+    rid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityAsk:
     """Capacity came back on this rank."""
 
 
-Ask: TypeAlias = InstallRecord | AbortAsk | FenceAsk | CapacityAsk
+Ask: TypeAlias = InstallRecord | AbortAsk | FenceAsk | BuiltAsk | CapacityAsk
 
 
 class Handover:
@@ -92,6 +99,10 @@ class Handover:
     def capacity_changed(self) -> None:
         """Capacity came back on this rank; only rank 0 needs to hear of it."""
         self._ask(CapacityAsk())
+
+    def built(self, rid: str) -> None:
+        """Followers: a request that takes long to build is built, so this rank can judge it."""
+        self._ask(BuiltAsk(rid))
 
     def settled(self, tokens: int) -> None:
         """Rank 0: so many more tokens of admitted requests need no planning: planned, or their request ends."""

@@ -14,7 +14,7 @@ from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.leader import UNLIMITED, RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
-from sglang_wavepp.rank.handover import AbortAsk, FenceAsk, Handover
+from sglang_wavepp.rank.handover import AbortAsk, BuiltAsk, CapacityAsk, FenceAsk, Handover
 from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, Timeline
 
 
@@ -124,7 +124,7 @@ class LeadingRounds:
                 self._leader.abort(ask.rid)
             elif isinstance(ask, FenceAsk):
                 self._leader.fence(ask.command)
-            else:
+            elif isinstance(ask, CapacityAsk):
                 self._leader.capacity_changed()
         self._handover.answer(withdrawn=self._leader.take_withdrawn())
 
@@ -219,8 +219,10 @@ class FollowingRounds:
         return self._member.known == 0
 
     def take_asks(self) -> None:
-        """Nothing that a follower's LOOP asks matters to its rounds: its votes say what they must."""
-        self._handover.pop_asks()
+        """Take in what the LOOP has built. Capacity that came back is said by this rank's votes."""
+        for ask in self._handover.pop_asks():
+            if isinstance(ask, BuiltAsk):
+                self._member.built(ask.rid)
 
     def on_message(self, message: Broadcast | Gather) -> None:
         """Answer a broadcast with a vote; apply a gather."""

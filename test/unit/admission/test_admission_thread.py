@@ -68,7 +68,10 @@ class Ranks:
         self.links = [self.hub, *self.hub.members]
         self.leader = RoundsLeader(ranks=count, max_batch=4, slow_interval=0.005)
         self.failures: list[tuple[int, BaseException]] = []
-        members = [RoundsMember(rank=n, cache=room) for n, room in enumerate(self.rooms)]
+        members = [
+            RoundsMember(rank=n, cache=room, takes_long=lambda record, n=n: n > 0 and record.rid == "slow")
+            for n, room in enumerate(self.rooms)
+        ]
         leading = LeadingRounds(
             leader=self.leader,
             member=members[0],
@@ -145,6 +148,18 @@ def test_threads_admit_in_arrival_order(running: Callable[..., Ranks]) -> None:
     assert [r.rid for r in ranks.handovers[1].pop_changes()[0]] == names
     assert ranks.handovers[0].pop_changes() == ([], []), "rank 0's LOOP made its requests itself"
     assert [thread.name for thread in ranks.threads] == ["WAVE"] * 3
+
+
+def test_others_pass_a_request_until_every_follower_has_built_it(running: Callable[..., Ranks]) -> None:
+    ranks = running(3)
+    for name in ("slow", "b"):
+        ranks.handovers[0].announce(record(name))
+    ranks.until(lambda: [x.rid for x in ranks.handovers[0]._admitted] == ["b"])
+    ranks.handovers[2].built("slow")
+    time.sleep(0.05)
+    assert [x.rid for x in ranks.handovers[0]._admitted] == ["b"], "rank 1 has not built it"
+    ranks.handovers[1].built("slow")
+    ranks.until(lambda: [x.rid for x in ranks.handovers[0]._admitted] == ["b", "slow"])
 
 
 def test_who_waits_is_admitted_when_a_follower_gets_room(running: Callable[..., Ranks]) -> None:

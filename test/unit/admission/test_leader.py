@@ -264,12 +264,31 @@ def test_what_a_rank_cannot_judge_is_asked_again_soon_with_the_same_candidate() 
     assert [x.endpoint for x in rounds.round()[2].admitted] == [7]
 
 
-def test_a_hint_that_a_rank_does_not_know_yet_is_asked_again_soon() -> None:
+def test_a_request_that_a_rank_still_builds_is_asked_about_slowly() -> None:
     rounds = Rounds().announce("a")
     rounds.round(hints={"a": (7, None)})
-    assert rounds.due_in() == pytest.approx(RETRY)
+    assert rounds.due_in() == pytest.approx(SLOW)
     assert rounds.round(hints={"a": (7, 6)})[:2] == ([], ["a"])
+    assert rounds.due_in() == 0
     assert [a.candidate for a in rounds.open().attempts] == [6]
+
+
+def test_a_request_that_a_rank_still_builds_is_in_nobodys_way() -> None:
+    rounds = Rounds(batch=2).announce("a", "b")
+    rounds.round(hints={"a": (7, None), "b": (5, 5)})
+    assert rounds.due_in() == 0
+    attempts, hints, events = rounds.round(hints={"a": (7, None)})
+    assert (attempts, hints, [x.rid for x in events.admitted]) == (["b"], ["a"], ["b"])
+    rounds.announce("c")
+    assert rounds.round(hints={"a": (7, 7), "c": (5, 5)})[:2] == ([], ["c", "a"])
+    assert rounds.round()[0] == ["a", "c"], "its place is that of its arrival"
+
+
+def test_many_requests_that_are_built_keep_no_hint_from_others() -> None:
+    rounds = Rounds(batch=2).announce("a", "b", "c")
+    rounds.round(hints=dict.fromkeys("ab", (None, None)))
+    rounds.round(hints=dict.fromkeys("ab", (None, None)) | {"c": (5, 5)})
+    assert rounds.round(hints=dict.fromkeys("ab", (None, None)))[0] == ["c"]
 
 
 def test_fences_only_move_forward() -> None:

@@ -125,6 +125,32 @@ def test_a_rank_that_cannot_judge_votes_pending_and_holds_nothing(
     assert not cache.held
 
 
+def test_a_request_that_takes_long_is_judged_once_it_is_built() -> None:
+    cache = ScriptedCache()
+    member = RoundsMember(rank=1, cache=cache, takes_long=lambda record: record.rid != "quick")
+    names = ("slow", "quick", "gone")
+    answer = member.on_broadcast(
+        broadcast(1, records=tuple(map(record, names)), attempts=(attempt("slow", 4),), hints=names),
+        applied_command=0,
+    )
+    assert [r.rid for r in member.drain().installed] == ["slow", "quick", "gone"]
+    assert (answer.hints, answer.attempts) == (
+        {"slow": None, "quick": Hint(5), "gone": None},
+        {"slow": PENDING},
+    )
+    assert not cache.held
+    member.on_gather(Gather(round=1, votes=(vote(0, slow=held(4, 4)), answer)))
+    member.built("slow")
+    member.on_broadcast(broadcast(2, aborts=("gone",)), applied_command=0)
+    member.on_gather(Gather(round=2, votes=()))
+    again = member.on_broadcast(
+        broadcast(3, records=(record("gone"),), attempts=(attempt("slow", 4),), hints=("gone",)),
+        applied_command=0,
+    )
+    assert again.attempts == {"slow": held(4, 4)}
+    assert again.hints == {"gone": None}, "what an aborted request of that id had is forgotten"
+
+
 def test_an_unknown_request_is_pending_and_blocks_nobody() -> None:
     member = member_of(ScriptedCache())
     answer = member.on_broadcast(
@@ -184,7 +210,9 @@ def test_a_trim_that_finds_no_room_votes_so_and_holds_nothing() -> None:
 def test_an_abort_gives_back_what_goes_on_lower() -> None:
     cache = ScriptedCache()
     member = member_of(cache)
-    own = member.on_broadcast(broadcast(1, records=(record("a"),), attempts=(attempt("a", 8),)), applied_command=0)
+    own = member.on_broadcast(
+        broadcast(1, records=(record("a"),), attempts=(attempt("a", 8),)), applied_command=0
+    )
     member.on_gather(Gather(round=1, votes=(vote(0, a=held(6, 8)), own)))
     assert cache.held == {"a"}
     member.on_broadcast(broadcast(2, aborts=("a",)), applied_command=0)

@@ -66,7 +66,7 @@ class Rank:
             activations=None,
             handover=self.handover,
             admission=OffLoop(),
-            install=self.install,
+            installer=self,
             drop=self._drop,
         )
 
@@ -74,6 +74,12 @@ class Rank:
         req = SimpleNamespace(origin_input_ids=announced.token_ids)
         give_key(req, announced.rid)
         self.stage.entries.add(req)
+
+    def finish(self) -> bool:
+        return False
+
+    def withdraw(self, rid: str) -> None:
+        self.stage.entries.remove(rid)
 
     def _receive(self) -> Command | None:
         return self.commands.popleft() if self.commands else None
@@ -103,7 +109,7 @@ def test_request_withdrawn_while_another_is_being_installed_is_forgotten(rank: R
             rank.handover.answer(installed=(record("late"),))
             rank.handover.answer(withdrawn=("late", "slow"))
 
-    rank.follower._install = slow_install
+    rank.install = slow_install  # type: ignore[method-assign]
     rank.handover.answer(installed=(record("slow"),))
     rank.follower.run()
     assert rank.idle_calls == 1, "the request that was withdrawn is still in this rank's books"

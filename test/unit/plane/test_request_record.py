@@ -18,6 +18,7 @@ from sglang_wavepp.plane.request_record import (
     OWN_FIELDS,
     REFUSED,
     UnsupportedRequest,
+    has_grammar,
     record_from,
     request_from,
 )
@@ -157,6 +158,8 @@ def test_greedy_stays_greedy() -> None:
 def test_grammars_travel(grammar: str) -> None:
     got = request_from(over_the_wire(record_from(*both(received({grammar: "text", "max_new_tokens": 4})))))
     assert getattr(got.sampling_params, grammar) == "text"
+    assert has_grammar(record_from(*both(received({grammar: "text", "max_new_tokens": 4}))))
+    assert not has_grammar(record_from(*both(received({"max_new_tokens": 4}))))
 
 
 def both(recv_req: TokenizedGenerateReqInput) -> tuple[TokenizedGenerateReqInput, Req]:
