@@ -65,6 +65,20 @@ class History:
             0, slots=self.draw(3) if self.tree.slots else 0, window=self.draw(20) if self.tree.window else 0
         )
 
+    def offload(self) -> None:
+        """A node's tokens and those above it are copied to the host; a leaf may then leave the device."""
+        tree = self.tree
+        nodes = sorted((n for n in tree.nodes() if tree.host and not n.evicted), key=tree.path)
+        if nodes:
+            node = nodes[self.draw(len(nodes))]
+            tree.copy_to_host(node)
+            if self.draw(2) and node in tree.core.evictable_device_leaves:
+                tree.cache._demote(node.id, dict.fromkeys(tree.cache.tree_components, 0))
+
+    def evict_host(self) -> None:
+        if self.tree.host and not self.draw(3):
+            self.tree.evict_host(1 + self.draw(40))
+
     def hold(self) -> None:
         wanted = 1 + self.draw(40)
         for node_id, tokens in self.tree.core.candidates():
@@ -94,10 +108,10 @@ class History:
         free = [n for n in self.tree.nodes() if not n.is_locked]
         if free:
             node = free[self.draw(len(free))]
-            before = self.tree.free()
+            before, tokens = self.tree.free(), node.device_tokens
             freed = self.tree.cache.evict_node(node.id)
-            assert freed >= node.device_tokens and self.tree.free() == before + freed
-            assert not self.tree.core.exists(node.id)
+            assert freed >= tokens and self.tree.free() == before + freed
+            assert not self.tree.core.exists(node.id) or (self.tree.host and node.evicted)
 
     def reset(self) -> None:
         if self.draw(8):
@@ -128,17 +142,9 @@ class History:
         self.tree.check_order()
 
     STEPS = (
-        ("insert",) * 6
-        + ("match", "lock", "lock", "unlock", "unlock", "evict", "evict_aux")
-        + (
-            "hold",
-            "hold",
-            "hold_any",
-            "unhold",
-            "unhold",
-            "evict_node",
-            "reset",
-        )
+        *("insert",) * 6,
+        *("match", "lock", "lock", "unlock", "unlock", "evict", "evict_aux", "offload", "evict_host"),
+        *("hold", "hold", "hold_any", "unhold", "unhold", "evict_node", "reset"),
     )
 
 
@@ -147,6 +153,8 @@ KINDS = {
     "dense page 4": {"page": 4, "block": 6},
     "dense page 16": {"page": 16, "tokens": 1024, "block": 64},
     "dense page 64": {"page": 64, "tokens": 4096, "block": 16},
+    "dense page 4 with a host": {"page": 4, "block": 6, "host": True},
+    "hybrid page 4 with a host": {"page": 4, "slots": 14, "block": 4, "host": True},
     "hybrid page 1": {"page": 1, "slots": 14, "block": 4},
     "hybrid page 4": {"page": 4, "slots": 14, "block": 8},
     "hybrid page 64": {"page": 64, "tokens": 4096, "slots": 14, "block": 64},
@@ -169,7 +177,7 @@ def test_random_histories(kind: str, seed: int) -> None:
     history.check()
 
 
-TWINS = ("insert",) * 6 + ("match", "lock", "unlock", "evict", "evict", "evict_aux")
+TWINS = ("insert",) * 6 + ("match", "lock", "unlock", "evict", "evict", "evict_aux", "offload", "evict_host")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -140,8 +140,10 @@ class IndexedTreeCore(UnifiedTreeCore):
         children = [child for child in node.children.values() if child.on_device]
         held = self.holds.of(node)
         covered = 0 < held == node.device_tokens and all(child.covered for child in children)
+        value = node.component_data[ComponentType.FULL].value
         facts = {
-            "on_device": node.component_data[ComponentType.FULL].value is not None,
+            "on_device": value is not None,
+            "device_tokens": 0 if value is None else len(value),
             "device_children": len(children),
             "covered_children": sum(child.covered for child in children),
             "covered": covered,
@@ -238,7 +240,8 @@ class IndexedTreeCore(UnifiedTreeCore):
 
     def device_tokens(self, node_id: int) -> int:
         """Tokens of the node on the device."""
-        return int(self._node_arena[node_id].device_tokens)
+        tokens: int = self._node_arena[node_id].device_tokens
+        return tokens
 
     def held_tokens(self, node_id: int) -> int:
         """Tokens of the node that are held, by whomever."""
@@ -308,6 +311,7 @@ class IndexedTreeCore(UnifiedTreeCore):
         parent = node.parent
         any_held = bool(self.holds)
         node.on_device = there
+        node.device_tokens = len(node.key) if there else 0
         parent.device_children += 1 if there else -1
         if not any_held:
             return
@@ -358,12 +362,12 @@ class IndexedTreeCore(UnifiedTreeCore):
             )
         upper.counted = tuple(each for each in child.counted if self._present(upper, each))
         upper.on_device = child.on_device
+        upper.device_tokens = split_len if child.on_device else 0
+        child.device_tokens -= upper.device_tokens
         upper.device_children = int(child.on_device)
         upper.covered, upper.covered_children = child.covered, int(child.covered)
         if self.holds:
             self.holds.split(upper, child)
-            self._offer_if_open(upper)
-            self._offer_if_open(child)
         return upper, action
 
     def _remove_leaf_from_parent(self, node: IndexedNode) -> None:
@@ -389,11 +393,11 @@ class IndexedTreeCore(UnifiedTreeCore):
 
     def _match_post_processor(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._match_post_processor(*args, **kwargs)
-        if self._sinks:
-            node = self._node_arena[result.best_match_node]
-            while node is not None:
-                self.order.moved(node)
-                node = node.parent
+        node = self._node_arena[result.best_match_node]
+        self.order.moved(node)
+        while self._sinks and node.parent is not None:
+            node = node.parent
+            self.order.moved(node)
         return result
 
     def _touch_node(self, node: IndexedNode) -> None:

@@ -67,6 +67,8 @@ class IndexedNode(UnifiedTreeNode):
         """Components whose content the index counts for this node."""
         self.on_device = False
         """Whether this node counts among its parent's `device_children`."""
+        self.device_tokens = 0
+        """Its tokens on the device."""
         self.device_children = 0
         """Children whose tokens are on the device."""
         self.covered_children = 0
@@ -75,12 +77,9 @@ class IndexedNode(UnifiedTreeNode):
         """All tokens are held, here and in everything below on the device: it counts as gone."""
 
     @property
-    def device_tokens(self) -> int:
-        """Tokens of this node on the device."""
-        value = self.component_data[ComponentType.FULL].value
-        return 0 if value is None else len(value)
-
-    @property
     def is_locked(self) -> bool:
         """Whether anybody keeps a component of this node."""
-        return any(data.lock_ref > 0 for data in self.component_data)
+        for data in self.component_data:
+            if data.lock_ref:
+                return True
+        return False

@@ -60,6 +60,7 @@ class IndexedTree:
         policy: str = "lru",
         core: str = BACKEND,
         block: int = 4,
+        host: bool = False,
     ) -> None:
         register_indexed_core()
         components = (FULL,) + ((SWA,) if window else ()) + ((MAMBA,) if slots else ())
@@ -89,13 +90,16 @@ class IndexedTree:
             tree_core_backend=core,
             component_registry_override=COMPONENT_CLASSES if core == BACKEND else None,
         )
-        self.page, self.tokens, self.slots, self.window = page, tokens, slots, window
+        self.page, self.tokens, self.slots, self.window, self.host = page, tokens, slots, window, host
         self.cache = GuardedRadixCache(params)
         self.allocator = allocator
         self.core: Any = self.cache.tree_core
         self.gone: list[tuple[Any, ...]] = []
         """Tokens from the root to the end of each node that left the tree, in that order."""
         self._note_removals()
+        if host:
+            self.core.set_hicache_enabled()
+            self.cache._execute_and_commit_kv_backup = self._back_up
         self.book = Book()
         if core == BACKEND:
             assert isinstance(self.core, IndexedTreeCore)
@@ -188,6 +192,26 @@ class IndexedTree:
         params = EvictParams(num_tokens=count, mamba_num=slots, swa_num_tokens=window)
         return int(self.cache.evict(params).num_tokens_evicted)
 
+    def copy_to_host(self, node: Any) -> None:
+        """The state after SGLang has copied a node and those above it to the host."""
+        while node.parent is not None:
+            for data in node.component_data:
+                if data.value is not None and data.host_value is None:
+                    data.host_value = data.value.clone()
+            self.core._update_duplicate_tracking(node)
+            node = node.parent
+
+    def _back_up(self, action: Any, write_back: bool = False) -> int:
+        """In the place of SGLang's copy, which needs a host pool."""
+        for node_id in action.node_ids:
+            self.copy_to_host(self.core.node_by_id(node_id))
+        return 1
+
+    def evict_host(self, count: int) -> None:
+        gone = self.core.drive_host_eviction(FULL, count)
+        gone.host_frees.clear()  # there is no host pool
+        self.cache._apply_eviction_result(gone)
+
     # --- looking --------------------------------------------------------------------------------------------
 
     def nodes(self) -> list[Any]:
@@ -200,11 +224,14 @@ class IndexedTree:
         while node.parent is not None:
             parts.append(tuple(node.key.raw_token_ids()))
             node = node.parent
-        return (salt, *(token for part in reversed(parts) for token in part))
+        return (salt or "", *(token for part in reversed(parts) for token in part))
 
-    def contents(self) -> dict[tuple[Any, ...], tuple[bool, ...]]:
+    def contents(self) -> dict[tuple[Any, ...], tuple[tuple[bool, bool], ...]]:
         """Each node's path, and which components have a value there."""
-        return {self.path(n): tuple(d.value is not None for d in n.component_data) for n in self.nodes()}
+        return {
+            self.path(n): tuple((d.value is not None, d.host_value is not None) for d in n.component_data)
+            for n in self.nodes()
+        }
 
     def candidates(self) -> list[tuple[int, int]]:
         return list(self.core.candidates())
@@ -257,7 +284,8 @@ class IndexedTree:
         self.cache.sanity_check()
         held = {node_id: self.core.held_tokens(node_id) for node_id in self.core.holds.ids()}
         assert self.book.held == held
-        cached = sum(len(n.component_data[FULL].value) for n in self.nodes())
+        values = [n.component_data[FULL].value for n in self.nodes()]
+        cached = sum(len(value) for value in values if value is not None)
         assert self.free() + cached == self.tokens
         assert cached == self.cache.full_evictable_size() + self.cache.full_protected_size()
         if self.slots:

@@ -26,6 +26,7 @@ from sglang_wavepp.cache import guarded_cache
 from sglang_wavepp.cache.guarded_cache import GUARDED, GuardedRadixCache, make_guarded_cache
 from sglang_wavepp.cache.tree_components import IndexedFullComponent
 from sglang_wavepp.cache.tree_core import IndexedTreeCore, TreeIndexError
+from sglang_wavepp.cache.victim_order import SLACK
 from sglang_wavepp.settings.errors import SettingsError
 from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.settings.of import attach
@@ -159,6 +160,8 @@ def test_what_comes_from_the_host_is_in_the_index() -> None:
     assert counts(tree) == dict.fromkeys(chain(tokens) + chain(tokens[4:8]), 1)
     tree.core.check_index()
     assert done.inserted_host_node is not None
+    tree.match(tokens[:12])
+    tree.core.check_index()
     assert tree.candidates() == [], "what is only on the host frees nothing"
     tree.insert(tokens)
     assert len(tree.candidates()) == 1
@@ -288,6 +291,17 @@ def test_one_call_does_not_look_at_every_leaf() -> None:
         tree.evict(40)
         assert key.call_count <= 20
     assert len(tree.gone) == 10
+
+
+def test_nodes_that_leave_by_other_ways_leave_nothing_behind_in_the_order() -> None:
+    tree = forest()
+    for _ in range(200):
+        chosen = [node_id for node_id, _ in tree.core.candidates()]
+        assert len(chosen) == 20
+        tree.cache.evict_nodes(chosen)
+        for leaf in range(20):
+            tree.insert([leaf] * 4)
+    assert len(tree.core.order) <= 25 + SLACK
 
 
 # --- building it ------------------------------------------------------------------------------------------
