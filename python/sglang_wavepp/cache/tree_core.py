@@ -266,17 +266,14 @@ class IndexedTreeCore(UnifiedTreeCore):
             for node in self._leaf_first(top):
                 self._evict_chosen(node, gone)
 
-    def _evict_chosen(self, node: IndexedNode, gone: BaseEvictionResult) -> None:
-        step = self.evict_device_leaf(node.id, self.is_write_back)
-        if step.backup_kv is not None:
-            raise RuntimeError(f"node {node.id} waits for a copy to the host, which WavePP does not make")
-        for given, taken in ((gone.device_frees, step.device_frees), (gone.host_frees, step.host_frees)):
-            for component in tuple(taken):
-                given[component].extend(taken.pop(component))
-        gone.cache_actions.extend(step.cache_actions)
-        step.cache_actions.clear()
-        for component, tokens in step.tracker.items():
-            gone.tracker[component] += tokens
+    def _evict_chosen(self, leaf: IndexedNode, gone: BaseEvictionResult) -> None:
+        if leaf.backuped:
+            evict = self._demote
+        elif self.is_write_back:
+            raise RuntimeError(f"node {leaf.id} waits for a copy to the host, which WavePP does not make")
+        else:
+            evict = self._delete_unbacked_device_leaf
+        evict(leaf, gone.tracker, gone.device_frees, gone.host_frees, cache_actions=gone.cache_actions)
 
     @staticmethod
     def _leaf_first(top: IndexedNode) -> list[IndexedNode]:

@@ -115,8 +115,14 @@ class VictimOrder:
     def _restore(self) -> None:
         queued = self._queued
         for entry in self._aside:
-            if queued.get(entry[1]) is entry:
+            node_id = entry[1]
+            if queued.get(node_id) is not entry:
+                continue
+            node = self._find(node_id)
+            if node is not None and self._is_open(node):
                 heapq.heappush(self._heap, entry)
+            else:  # offered again when it opens
+                del queued[node_id]
         self._aside.clear()
 
     def _sweep(self) -> None:

@@ -18,8 +18,8 @@ def fork(page: int = 4, **options: object) -> tuple[IndexedTree, int, int, int]:
     tree.insert([1] * 8 + [2] * 8)
     tree.insert([1] * 8 + [3] * 4)
     upper = tree.match([1] * 8 + [9] * 4).last_visited_node_id
-    (older, _), (newer, _) = tree.candidates()
-    return tree, upper, older, newer
+    newer, older = sorted(tree.candidates(), key=lambda each: each[1])
+    return tree, upper, older[0], newer[0]
 
 
 def test_a_hold_takes_a_leaf_from_sglang_and_its_parent_is_next() -> None:
@@ -168,6 +168,16 @@ def test_a_held_node_above_the_last_of_its_free_children_becomes_covered() -> No
     tree.check()
 
 
+def test_use_moves_a_node_whose_children_are_held_earlier_under_mru() -> None:
+    tree, upper, older, newer = fork(policy="mru")
+    other = tree.insert([7] * 4)
+    tree.hold(older, 8)
+    tree.hold(newer, 4)
+    assert tree.candidates() == [(other, 4), (upper, 8)]
+    tree.match([1] * 8 + [2] * 8)
+    assert tree.candidates() == [(upper, 8), (other, 4)]
+
+
 def test_an_emptied_tree_holds_nothing() -> None:
     tree, _, older, _ = fork()
     tree.hold(older, 8)
@@ -205,6 +215,27 @@ def test_what_went_before_a_locked_node_is_free() -> None:
     with pytest.raises(ValueError, match=f"node {newer} is locked"):
         tree.cache.evict_nodes([older, newer])
     assert not tree.core.exists(older) and tree.core.exists(newer)
+    tree.check()
+
+
+def test_a_node_with_a_copy_on_the_host_stays_there() -> None:
+    tree, upper, older, _ = fork(host=True)
+    tree.copy_to_host(tree.core.node_by_id(older))
+    tree.hold(older, 8)
+    tree.hold(upper, 8)
+    assert tree.cache.evict_node(upper) == 20
+    assert tree.book.freed == 16
+    assert tree.core.exists(older) and tree.core.device_tokens(older) == 0
+    tree.check()
+
+
+def test_a_node_that_must_be_copied_first_is_refused() -> None:
+    tree, _, older, newer = fork(host=True)
+    tree.core.is_write_back = True
+    tree.copy_to_host(tree.core.node_by_id(older))
+    with pytest.raises(RuntimeError, match=f"node {newer} waits"):
+        tree.cache.evict_nodes([older, newer])
+    assert tree.core.device_tokens(older) == 0 and tree.core.device_tokens(newer) == 4
     tree.check()
 
 
