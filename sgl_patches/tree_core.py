@@ -96,12 +96,6 @@ PATCHES = (
         f"{CORE}._touch_node", "touched nodes change their place in the order", ORDER, "88ac08cf8c7a60bd"
     ),
     _override(
-        f"{CORE}._insert_commit_step",
-        "the inserted node changes its place in the order",
-        ORDER,
-        "203bc5c8904c0d62",
-    ),
-    _override(
         f"{CORE}.inc_lock_ref",
         "a lock on a held node is a claim, which its holder must replace",
         TAKEN,

@@ -317,10 +317,6 @@ class IndexedTreeCore(UnifiedTreeCore):
             self.holds.settle(node)
         self.holds.settle(parent)
 
-    def _moved(self, node: IndexedNode) -> None:
-        if self._sinks:
-            self.order.moved(node)
-
     def _below_root(self) -> Iterator[IndexedNode]:
         """Every node but the root, parents first."""
         pending = [self.root_node]
@@ -399,11 +395,8 @@ class IndexedTreeCore(UnifiedTreeCore):
 
     def _touch_node(self, node: IndexedNode) -> None:
         super()._touch_node(node)
-        self._moved(node)
-
-    def _insert_commit_step(self, state: Any) -> None:
-        super()._insert_commit_step(state)
-        self._moved(state.target_node)
+        if self._sinks:
+            self.order.moved(node)
 
 
 def register_indexed_core() -> None:
