@@ -23,7 +23,7 @@ pytestmark = pytest.mark.model
 
 STEPS = 200_000
 MET = {
-    **dict.fromkeys((verdict.value for verdict in Verdict), 10),
+    **dict.fromkeys((verdict.value for verdict in Verdict), 5),
     "finished": 500,
     "withdrawn": 20,
     "aborted": 10,

@@ -124,6 +124,7 @@ def check_drained(rank: Rank) -> None:
     rank.admission.check()
     rank.admission.check_idle()
     assert not rank.jobs and not rank.flights and rank.member.known == 0
+    assert rank.admission.hashed == 0, "hashes of requests that have ended are kept"
     assert rank.cache.full_protected_size() == 0
     assert rank.pools.rows.available_size() == rank.world.rows
     if rank.world.slots is not None:

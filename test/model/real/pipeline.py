@@ -141,7 +141,7 @@ class Pipeline:
 
     def __init__(self, world: World, seed: int = 0) -> None:
         self.world, self.rng = world, random.Random(seed)
-        self.now, self.steps, self.ends, self.last_end = 0.0, 0, 0, 0
+        self.now, self.steps, self.ends, self.last_end, self.flushed = 0.0, 0, 0, 0, 0
         enter_world(world)
         wakes = [(Flag(), Flag()) for _ in range(world.ranks)]
         self.ranks = [
@@ -410,8 +410,15 @@ class Pipeline:
             return
         if 0 <= roll < world.aborts:
             self.begin(self.head.abort_any())
-        elif 0 <= roll - world.aborts < world.flushes and self.head.is_idle():
-            self.begin(self.head.flush())
+        elif 0 <= roll - world.aborts < world.flushes and self.head.is_idle() and self.ends > self.flushed:
+            self.flushed = self.ends
+            self.begin(self._flush())
+
+    def _flush(self) -> Iterator[None]:
+        """Requests that arrive right behind it meet ranks that have not applied it yet."""
+        yield from self.head.flush()
+        while self.to_come and self.rng.random() < 0.6:
+            self.arrive()
 
     def evict(self, rank: Rank) -> None:
         """Content goes that nobody needs to go: mostly a little of it."""

@@ -246,6 +246,7 @@ class RealRank:
         self.cache.sanity_check()
         if isinstance(self.cache.tree_core, IndexedTreeCore):
             self.cache.tree_core.check_index()
+            assert self.lease.hashed == 0
         assert self.allocator.available_size() + self.cache.evictable_size() == self.tokens
         assert self.cache.protected_size() == 0
         if self.slots is not None:
