@@ -14,7 +14,7 @@ import numpy
 
 from benchmark.progress import Progress
 from benchmark.stopwatch import Times, Twice, quantile
-from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
+from sglang_wavepp.admission.block_hash import Chain, block_hashes, namespace_seed
 from sglang_wavepp.admission.components import Component
 from sglang_wavepp.admission.hint import HintProbe
 from sglang_wavepp.admission.hint_index import HintIndex
@@ -80,7 +80,7 @@ def random_prompts(rng: Any, count: int, length: int) -> Sequence[array[int]]:
     return [array("q", rng.integers(0, 150_000, length, dtype=numpy.int64).tobytes()) for _ in range(count)]
 
 
-def hashes_of(prompt: array[int]) -> list[int]:
+def hashes_of(prompt: array[int]) -> Chain:
     """Chain of a prompt."""
     return block_hashes(prompt, block=BLOCK, seed=SEED)
 

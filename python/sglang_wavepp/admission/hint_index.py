@@ -203,7 +203,7 @@ class _Shard:
         places = min(limit, len(hashes)) // grid
         while places > 0 and len(found) < most:
             first = max(0, places - SCAN_STRETCH)
-            stretch = hashes[first * grid + grid - 1 : places * grid : grid]
+            stretch = list(hashes[first * grid + grid - 1 : places * grid : grid])
             flags = self._flags(stretch)
             place = flags.rfind(1)
             while place >= 0 and len(found) < most:
