@@ -35,8 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
 
     from benchmark.hint_sections import QUICK_SIZES, STEPS, Sizes, measure
+    from sglang_wavepp.rank.admission_thread import SWITCH_INTERVAL_S
 
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     before = os.getloadavg()[0]
     figures, details = measure(QUICK_SIZES if parsed.quick else Sizes(), Progress(STEPS))
     details["machine"] = {

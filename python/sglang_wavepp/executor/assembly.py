@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.static import StaticPlanner
 from sglang_wavepp.rank.admission_thread import (
+    SWITCH_INTERVAL_S,
     AdmissionThread,
     InlineAdmission,
     LeaderLink,
@@ -109,6 +111,7 @@ class Executor:
         """Serve until the server ends."""
         self.heartbeat.start()
         if self.thread is not None:
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             self.thread.start()
         logger.info("WavePP serves on %s", self.rank.name)
         self.loop.run()
