@@ -18,9 +18,8 @@ from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.rank.rounds import FollowingRounds, LeaderSender, LeadingRounds, MemberSender
 
-
 SWITCH_INTERVAL_S = 0.0005
-"""How long a busy thread of a rank may keep the interpreter when another wants it. Python's 5 ms is longer than a round."""
+"""How long a busy thread may keep the interpreter when another wants it. Python's 5 ms is longer than a round."""
 
 
 class LeaderLink(LeaderSender, Protocol):
