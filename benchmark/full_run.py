@@ -226,11 +226,17 @@ def main(arguments: list[str] | None = None) -> int:
         choices=("run", "start", "status", "stop", "table"),
         help="run here; start in the background; say how far it is; stop it; print the results as tables",
     )
-    what = parser.parse_args(arguments).what
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="run, start: only tests whose id holds this text"
+    )
+    parsed = parser.parse_args(arguments)
+    what = parsed.what
     job = Job(FOLDER)
     try:
         if what == "start":
-            pid = job.start([sys.executable, "-m", "benchmark.full_run", "run"], CHECKOUT)
+            pid = job.start(
+                [sys.executable, "-m", "benchmark.full_run", "run", f"--only={parsed.only}"], CHECKOUT
+            )
             print(f"running as process {pid}; make test-full-status says how far it is; log: {job.log}")
             return 0
         if what == "stop":
@@ -244,19 +250,19 @@ def main(arguments: list[str] | None = None) -> int:
             print(_tables(full_run, collect()))
             return 0
         with job.alone():
-            return _run(full_run)
+            return _run(full_run, parsed.only)
     except (JobRunning, JobError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _run(full_run: FullRun) -> int:
+def _run(full_run: FullRun, only: str = "") -> int:
     signal.signal(signal.SIGTERM, _end_as_interrupted)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         _say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} collecting (process {os.getpid()})")
         items = collect()
-        results = full_run.run(items)
+        results = full_run.run([item for item in items if only in item])
     except KeyboardInterrupt:
         _say("interrupted; every server was stopped, and the next run continues here")
         return INTERRUPTED
