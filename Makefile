@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
+# Two processes: many tests wait, and importing SGLang takes longer than most. The files of one share its fixtures.
+PARALLEL := -n 2 --dist loadfile
 CODE := python sgl_patches test benchmark env docs
 
 .PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure lint format check-patches clean
@@ -23,13 +25,14 @@ demo: env ## Serve a tiny hybrid model with stock SGLang and with WavePP, compar
 
 test: env ## Everything a change must pass: lint, types, unit, model and fast end-to-end tests
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) -q test/unit test/model test/e2e -m "not full"
+	@$(PYTEST) -q $(PARALLEL) test/unit test/model -m "not full"
+	@$(PYTEST) -q test/e2e -m "not full"
 
 test-unit: env ## Unit tests (within a minute)
-	@$(PYTEST) -q test/unit -m "not slow and not full"
+	@$(PYTEST) -q $(PARALLEL) test/unit -m "not slow and not full"
 
 test-model: env ## State-machine and property tests
-	@$(PYTEST) -q test/model -m "not full"
+	@$(PYTEST) -q $(PARALLEL) test/model -m "not full"
 
 test-e2e: env ## Fast end-to-end tests: real servers on tiny models
 	@$(PYTEST) -q test/e2e -m "not full"

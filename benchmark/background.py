@@ -14,8 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 _STEP_SECONDS = 0.05
+_PROBE_SECONDS = 0.5
+"""How long somebody who only looks may be in the way."""
 
 
 class JobRunning(RuntimeError):
@@ -42,26 +45,27 @@ class Job:
             JobRunning: somebody else does.
         """
         with self._lock.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise JobRunning(f"already running ({self._holder()})") from None
+            deadline = time.monotonic() + _PROBE_SECONDS
+            while not _lock(file, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise JobRunning(f"already running ({self._holder()})")
+                time.sleep(_STEP_SECONDS)
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield
+            file.truncate(0)
 
     def pid(self) -> int | None:
         """Process id of who works, None when nobody does."""
         if not self._lock.exists():
             return None
         with self._lock.open("r+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                text = self._lock.read_text().strip()
-                return int(text) if text.isdigit() else None
-        return None
+            # Shared, so that those who only look don't take each other for somebody who works.
+            if _lock(file, fcntl.LOCK_SH):
+                return None
+            text = self._lock.read_text().strip()
+        return int(text) if text.isdigit() else None
 
     def start(self, command: Sequence[str], cwd: Path, seconds: float = 30.0) -> int:
         """Start a command that calls `alone` itself, detached from this terminal; its process id.
@@ -112,3 +116,11 @@ class Job:
     def _holder(self) -> str:
         text = self._lock.read_text().strip()
         return f"process {text}" if text else "a process that is about to begin"
+
+
+def _lock(file: TextIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,30 @@ def test_a_killed_job_is_not_in_the_way(tmp_path: Path) -> None:
     wait_for(lambda: job.pid() is None)
     with job.alone():
         assert job.pid() == os.getpid()
+
+
+def test_who_only_looks_is_not_in_the_way(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    with job.alone():
+        pass
+    looking = threading.Event()
+
+    def look() -> None:
+        while not looking.is_set():
+            assert job.pid() in (None, os.getpid())
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(50):
+            with job.alone():
+                pass
+            assert job.pid() is None, "one who looks was taken for one who works"
+    finally:
+        looking.set()
+        for looker in lookers:
+            looker.join()
 
 
 def test_a_job_that_ends_at_once_is_an_error(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_test_that_takes_too_long_is_ended_and_has_failed(tmp_path: Path) -> N
     assert time.monotonic() - started < 15
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_run_leaves_nothing_behind_and_continues(tmp_path: Path, number: signal.Signals) -> None:
     job = Job(tmp_path)
     whole = [sys.executable, "-c", RUN, str(tmp_path), str(Path(__file__).parent)]
