@@ -1,7 +1,8 @@
 """``python -m benchmark.demo``: stock SGLang and WavePP serve the same workload on a tiny hybrid model.
 
-Both answer a sample of prompts, which must agree token for token, and then sglang.bench_serving's shared-prefix load.
-Prints one table and draws WavePP's waves. Exit status: 0; 1 something failed; 3 the tokens differ; 130 interrupted.
+Both answer a sample of prompts, which must agree token for token, and then, in turn and several times,
+sglang.bench_serving's shared-prefix load. Prints one table and draws WavePP's waves. Exit status: 0; 1 something
+failed; 3 the tokens differ; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,6 +22,7 @@ from typing import NoReturn
 from benchmark.client import Answer, RequestFailed, ask_all
 from benchmark.comparison import Difference, differences
 from benchmark.configuration import ServerConfig
+from benchmark.interleaved import Spread, frozen, in_turn, ratio
 from benchmark.models import model_folder
 from benchmark.progress import Progress
 from benchmark.servers import CHECKOUT, Server, ServerError
@@ -33,16 +36,16 @@ TOKENS_DIFFER = 3
 _SAMPLE_SEED, _SAMPLE_REQUESTS, _SAMPLE_LONGEST = 5, 24, 1280
 
 
+STOCK, WAVEPP = "stock SGLang", "WavePP"
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one server answered and how fast."""
+    """How fast one server was, in every round, and how long it took to start."""
 
     name: str
-    answers: Sequence[Answer]
-    result: BenchResult
+    results: Sequence[BenchResult]
     start_seconds: float
-    window_ns: tuple[int, int]
-    trace_folder: Path | None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,11 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--pp-size", type=int, default=2, metavar="P", help="pipeline stages, 2 to 8 (default 2)"
     )
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="rounds per server, in turn (default 3)"
+    )
     parser.add_argument("--output", type=Path, default=CHECKOUT / "build" / "demo", metavar="DIR")
     parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _end_as_interrupted)
     try:
-        return run(ModelKind(parsed.model), parsed.pp_size, parsed.output)
+        return run(ModelKind(parsed.model), parsed.pp_size, parsed.repeats, parsed.output)
     except KeyboardInterrupt:
         print("\ninterrupted; every server was stopped", file=sys.stderr)
         return 130
@@ -67,36 +73,71 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def run(kind: ModelKind, pp: int, folder: Path) -> int:
+def run(kind: ModelKind, pp: int, repeats: int, folder: Path) -> int:
     """The whole demo; the exit status."""
-    progress = Progress(steps=8)
+    progress = Progress(steps=6 + 2 * repeats)
     progress.step(f"tiny {kind.value} model")
     path = model_folder(kind)
     progress.done(str(path))
-    servers = folder / "servers"
-    shutil.rmtree(servers, ignore_errors=True)  # logs and traces of the demo before
-    wavepp = ServerConfig(model=kind, pp=pp, wavepp=True, trace=True)
+    logs = folder / "servers"
+    shutil.rmtree(logs, ignore_errors=True)  # logs and traces of the demo before
+    config = ServerConfig(model=kind, pp=pp, wavepp=True, trace=True)
+    servers = {STOCK: Server(config.stock(), logs), WAVEPP: Server(config, logs)}
     sample = mixed_workload(
         _SAMPLE_SEED, requests=_SAMPLE_REQUESTS, longest=_SAMPLE_LONGEST, follow_up_share=0
     )
     prompts, load = sample.prompts, SharedPrefixLoad()
-    stock = _serve("stock SGLang", wavepp.stock(), prompts, load, servers, progress)
-    ours = _serve("WavePP", wavepp, prompts, load, servers, progress)
-    wrong = differences(prompts, ours.answers, stock.answers)
+    windows: list[tuple[int, int]] = []
+
+    def answer(name: str, server: Server, number: int) -> Sequence[Answer]:
+        progress.step(f"{name}: {len(prompts)} sample prompts")
+        answers = ask_all(server.client, prompts, 4, lambda done, of: progress.detail(f"{done} of {of}"))
+        progress.done()
+        return answers
+
+    def bench(name: str, server: Server, number: int) -> BenchResult:
+        progress.step(f"{name}: sglang.bench_serving, {load.requests} requests, round {number + 1}")
+        server.client.flush_cache()
+        begun = time.monotonic_ns()
+        stem = f"bench-{'wavepp' if server.config.wavepp else 'stock'}-{number + 1}"
+        result = run_bench(server, load, logs, name=stem, progress=progress.detail)
+        if name == WAVEPP:
+            windows.append((begun, time.monotonic_ns()))
+        progress.done(f"{result.input_tokens_per_second:,.0f} input tokens/s")
+        return result
+
+    with ExitStack() as running:
+        starts = {}
+        for name, server in servers.items():
+            running.callback(server.stop)
+            progress.step(f"{name}: start at pp-size {pp}")
+            started = time.monotonic()
+            # One that waits would slow down the start of the other.
+            with frozen([other for other in servers.values() if other.running]):
+                server.start(progress.detail)
+            starts[name] = time.monotonic() - started
+            progress.done("ready")
+        answers = {name: rounds[0] for name, rounds in in_turn(servers, 1, answer).items()}
+        results = in_turn(servers, repeats, bench)
+    wrong = differences(prompts, answers[WAVEPP], answers[STOCK])
 
     print()
     print(f"sglang.bench_serving, shared prefixes, {kind.value} model, pp-size {pp}:")
-    print(f"{load.requests} requests, {load.concurrency} at a time")
+    print(
+        f"{load.requests} requests, {load.concurrency} at a time; both servers in turn, {repeats} rounds each"
+    )
+    print("median (smallest-largest)")
     print()
-    print(table([stock, ours]))
+    print(table([Arm(name, results[name], starts[name]) for name in servers]))
     print()
     print("A tiny model on the CPU: this shows that WavePP serves, not how fast it would be on GPUs.")
     print()
     _report_sample(prompts, wrong)
     progress.step("picture of the waves")
-    assert ours.trace_folder is not None
+    trace_folder = servers[WAVEPP].trace_folder
+    assert trace_folder is not None
     title = f"WavePP, {kind.value} model, pp-size {pp}"
-    trace_path, html_path = merge(ours.trace_folder, title, window_ns=ours.window_ns, output=folder)
+    trace_path, html_path = merge(trace_folder, title, window_ns=windows[0], output=folder)
     progress.done()
     print(f"  {html_path}  (open in a browser)")
     print(f"  {trace_path}  (open in https://ui.perfetto.dev)")
@@ -104,64 +145,33 @@ def run(kind: ModelKind, pp: int, folder: Path) -> int:
 
 
 def table(arms: Sequence[Arm]) -> str:
-    """One row per arm."""
-    head = [
-        "",
-        "input tok/s",
-        "output tok/s",
-        "p50 completion",
-        "p95 completion",
-        "cached tokens",
-        "ready after",
-    ]
+    """A row per figure, a column per arm, and how they compare round by round."""
+
+    def row(
+        name: str, value: Callable[[BenchResult], float], digits: int = 0, scale: float = 1.0
+    ) -> list[str]:
+        measured = [[value(result) for result in arm.results] for arm in arms]
+        compared = ratio(measured[-1], measured[0]).text(2)
+        return [name, *(Spread.of(values).text(digits, scale) for values in measured), compared]
+
     rows = [
-        [
-            arm.name,
-            f"{arm.result.input_tokens_per_second:,.0f}",
-            f"{arm.result.output_tokens_per_second:,.1f}",
-            f"{arm.result.completion_p50_ms / 1000:.2f} s",
-            f"{arm.result.completion_p95_ms / 1000:.2f} s",
-            f"{arm.result.cached_tokens:,} of {arm.result.input_tokens:,}",
-            f"{arm.start_seconds:.0f} s",
-        ]
-        for arm in arms
+        ["", *(arm.name for arm in arms), f"{arms[-1].name} / {arms[0].name}"],
+        row("input tokens/s", lambda result: result.input_tokens_per_second),
+        row("output tokens/s", lambda result: result.output_tokens_per_second, 1),
+        row("p50 completion, s", lambda result: result.completion_p50_ms, 2, 0.001),
+        row("p95 completion, s", lambda result: result.completion_p95_ms, 2, 0.001),
+        row("cached prompt tokens", lambda result: result.cached_tokens),
+        ["all prompt tokens", *(f"{arm.results[0].input_tokens:,}" for arm in arms), ""],
+        ["ready after, s", *(f"{arm.start_seconds:.0f}" for arm in arms), ""],
     ]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
 
     def line(cells: Sequence[str]) -> str:
         padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         return "  ".join(["  " + cells[0].ljust(widths[0]), *padded[1:]])
 
-    return "\n".join([line(head), "  " + "-" * (len(line(head)) - 2), *map(line, rows)])
-
-
-def _serve(
-    name: str,
-    config: ServerConfig,
-    prompts: Sequence[Prompt],
-    load: SharedPrefixLoad,
-    folder: Path,
-    progress: Progress,
-) -> Arm:
-    server = Server(config, folder)
-    try:
-        progress.step(f"{name}: start at pp-size {config.pp}")
-        started = time.monotonic()
-        server.start(progress.detail)
-        start_seconds = time.monotonic() - started
-        progress.done("ready")
-        progress.step(f"{name}: {len(prompts)} sample prompts")
-        answers = ask_all(server.client, prompts, 4, lambda done, of: progress.detail(f"{done} of {of}"))
-        progress.done()
-        server.client.flush_cache()
-        progress.step(f"{name}: sglang.bench_serving, {load.requests} requests")
-        begun = time.monotonic_ns()
-        result = run_bench(server, load, folder, progress=progress.detail)
-        window = (begun, time.monotonic_ns())
-        progress.done(f"{result.input_tokens_per_second:,.0f} input tokens/s")
-    finally:
-        server.stop()
-    return Arm(name, answers, result, start_seconds, window, server.trace_folder)
+    head, *others = map(line, rows)
+    return "\n".join([head, "  " + "-" * (len(head) - 2), *others])
 
 
 def _report_sample(prompts: Sequence[Prompt], wrong: Sequence[Difference]) -> None:

@@ -95,7 +95,7 @@ class Server:
             self._process.wait(GRACE_SECONDS + 10)
         except subprocess.TimeoutExpired:
             for pid in (*session_members(self._process.pid), self._process.pid):
-                _kill(pid)
+                _send(pid, signal.SIGKILL)
             self._process.wait()
 
     def __enter__(self) -> Server:
@@ -124,6 +124,16 @@ class Server:
         """Process id -> title of every live process of the server (its guard not counted)."""
         assert self._process is not None
         return {pid: _title(pid) for pid in session_members(self._process.pid)}
+
+    def freeze(self) -> None:
+        """Stop all processes where they are; they take no processor time until `thaw`."""
+        for pid in self.processes():
+            _send(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let them go on."""
+        for pid in self.processes():
+            _send(pid, signal.SIGCONT)
 
     def launcher(self) -> int:
         """Process id of the server process that an operator sees, the parent of all others."""
@@ -238,8 +248,8 @@ def _rank_key(title: str) -> tuple[int, int]:
     return number("PP"), number("TP")
 
 
-def _kill(pid: int) -> None:
+def _send(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return

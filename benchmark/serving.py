@@ -72,17 +72,17 @@ def run_bench(
     load: SharedPrefixLoad,
     folder: Path,
     *,
+    name: str = "bench",
     timeout_seconds: float = 240.0,
     progress: Callable[[str], None] | None = None,
 ) -> BenchResult:
-    """Send the load and return what was measured; output and result are kept in ``folder``.
+    """Send the load and return what was measured; output and result are kept in ``folder``, called ``name``.
 
     Raises:
         BenchError: see there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"bench-{'wavepp' if server.config.wavepp else 'stock'}"
-    result_file, log_file = folder / f"{stem}.jsonl", folder / f"{stem}.log"
+    result_file, log_file = folder / f"{name}.jsonl", folder / f"{name}.log"
     result_file.unlink(missing_ok=True)
     model = str(model_folder(server.config.model))
     command = [

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmark.configuration import ServerConfig
+from benchmark.interleaved import frozen
 from benchmark.servers import Server
 
 
@@ -52,12 +53,13 @@ class ServerPool:
             server.stop()
 
     @contextmanager
-    def private(self, config: ServerConfig) -> Iterator[Server]:
-        """A server that nobody shares, for a test that ends it."""
+    def private(self, config: ServerConfig, *, beside: Server | None = None) -> Iterator[Server]:
+        """A server that nobody shares, for a test that ends it; ``beside`` is frozen while it starts."""
         self._make_room(self._limit - 1)
         server = Server(config, self.folder)
         try:
-            server.start()
+            with frozen([] if beside is None else [beside]):
+                server.start()
             self.starts += 1
             yield server
         finally:

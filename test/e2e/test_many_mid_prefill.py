@@ -18,6 +18,7 @@ from e2e.references import References
 from benchmark.client import Answer
 from benchmark.comparison import client_rid, differences, first_positions
 from benchmark.configuration import ServerConfig
+from benchmark.interleaved import Spread, in_turn
 from benchmark.servers import Server
 from benchmark.workloads import Prompt, lone_prompt
 from sglang_wavepp.telemetry.reading import read_folder
@@ -64,16 +65,19 @@ def test_waves_carry_several_requests(server: Server, config: ServerConfig, refe
 
 @pytest.mark.full
 def test_short_prompt_beside_stock(pool: ServerPool, record_property: Callable[[str, object], None]) -> None:
-    seconds = {}
-    for name, config in (("stock", DENSE.stock()), ("wavepp", DENSE)):
-        with pool.private(config) as server:
-            _ask_together(server, PROMPTS, "warm-")
-            times = []
-            for repeat in range(3):
-                server.client.flush_cache()
-                times.append(_ask_together(server, PROMPTS, f"timed{repeat}-")[2].seconds)
-            seconds[name] = sorted(times)[1]
-    record_property("figures", f"stock {seconds['stock']:.2f} s, WavePP {seconds['wavepp']:.2f} s")
+    def short(name: str, server: Server, number: int) -> float:
+        server.client.flush_cache()
+        return _ask_together(server, PROMPTS, f"timed{number}-")[2].seconds
+
+    pool.stop_all()
+    with pool.private(DENSE.stock()) as stock, pool.private(DENSE, beside=stock) as wavepp:
+        servers = {"stock": stock, "wavepp": wavepp}
+        in_turn(servers, 1, lambda name, server, number: _ask_together(server, PROMPTS, "warm-"))
+        seconds = {name: Spread.of(times).text(2) for name, times in in_turn(servers, 5, short).items()}
+    record_property(
+        "figures",
+        f"seconds, median (smallest-largest) of 5: stock {seconds['stock']}, WavePP {seconds['wavepp']}",
+    )
 
 
 def _ask_together(server: Server, prompts: list[Prompt], rid_prefix: str) -> list[Answer]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from benchmark import matrix
@@ -22,24 +23,22 @@ RESULT = BenchResult(
 )
 
 
-def test_the_table_lines_up() -> None:
-    arms = [Arm(name, [], RESULT, 31.4, (0, 1), None) for name in ("stock SGLang", "WavePP")]
+def test_the_table_lines_up_and_compares_round_by_round() -> None:
+    faster = [replace(RESULT, input_tokens_per_second=RESULT.input_tokens_per_second * f) for f in (1, 2, 3)]
+    arms = [Arm("stock SGLang", [RESULT] * 3, 31.4), Arm("WavePP", faster, 28.0)]
     head, _, *rows = table(arms).splitlines()
     assert len({len(line) for line in (head, *rows)}) == 1
-    assert rows[1].split() == [
-        "WavePP",
+    assert rows[0].split() == [
+        "input",
+        "tokens/s",
         "12,346",
-        "25.0",
-        "1.23",
-        "s",
-        "2.50",
-        "s",
-        "30,000",
-        "of",
-        "40,000",
-        "31",
-        "s",
+        "(12,346-12,346)",
+        "24,691",
+        "(12,346-37,037)",
+        "2.00",
+        "(1.00-3.00)",
     ]
+    assert rows[2].split()[:5] == ["p50", "completion,", "s", "1.23", "(1.23-1.23)"]
 
 
 def test_the_last_result_of_bench_serving_is_read() -> None:
