@@ -143,6 +143,21 @@ def test_from_112_down_to_96_the_need_of_a_prompt_of_200_rises_from_88_to_104() 
     rank.check_drained()
 
 
+def test_a_trim_locks_the_earlier_place_before_it_lets_go_of_the_later() -> None:
+    rank = rank_of(pages=100)
+    tokens = text(1, 120 * K)
+    rank.compute(tokens, (96 * K, 112 * K))
+    request = record("r", tokens)
+    assert rank.lease.hold(request, 112 * K) == Hold(112 * K)
+    pinned: list[int] = []
+    unlock = rank.tree.unlock
+    rank.tree.unlock = lambda receipt: unlock(receipt) or pinned.append(rank.tree.locked())  # type: ignore
+    assert rank.lease.trim(request, 96 * K) == Hold(96 * K)
+    assert pinned == [96 * K], "what both share never came loose"
+    rank.admission.release("r")
+    rank.check_drained()
+
+
 def test_a_trim_that_finds_no_room_for_the_higher_need_lets_go_of_everything() -> None:
     rank = rank_of(pages=100)
     tokens = text(1, 120 * K)
@@ -327,6 +342,29 @@ def test_victims_go_in_eviction_order_and_only_when_they_are_needed() -> None:
     assert [hint(rank, each) for each in texts] == [0, 0, 40]
     rank.finish(run)
     assert rank.lease.escrows.victims == 0
+    rank.check_drained()
+
+
+def test_what_became_free_meanwhile_spares_the_victims_that_would_go_last() -> None:
+    rank = rank_of(pages=32)
+    older, newer = text(1, 40), text(2, 40)
+    rank.compute(older, (40,))
+    rank.compute(newer, (40,))
+    other = record("o", text(3, 39))
+    assert rank.lease.hold(other, 0) == Hold(0)
+    holds_none = rank.start(other, 0)
+    rank.span(holds_none, 39)
+    request = record("a", text(9, 68))
+    assert rank.lease.hold(request, 0) == Hold(0)
+    assert rank.lease.escrows.victim_tokens == 60
+    rank.finish(holds_none)  # its 40 places are free again
+    run = rank.start(request, 0)
+    for end in (12, 48, 68):
+        rank.span(run, end)
+        rank.check()
+    assert [hint(rank, older), hint(rank, newer)] == [0, 40]
+    assert rank.lease.escrows.figures.spared == 40
+    rank.finish(run)
     rank.check_drained()
 
 
