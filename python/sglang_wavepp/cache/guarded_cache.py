@@ -121,17 +121,11 @@ class GuardedRadixCache(UnifiedRadixCache):
         target, _ = targets.get(ComponentType.FULL, (ComponentType.FULL, 0))
         # A walk that must free another component's slots, or asks a predicate, looks after each leaf.
         known = allocation_reclaim_satisfied is None and target is ComponentType.FULL
-        core = self.tree_core
-        indexed = isinstance(core, IndexedTreeCore)
-        if indexed:
-            core.evict_at_once = params.num_tokens if known else 0
-        try:
-            return super()._evict(
-                params, available_size_targets, allocation_reclaim_satisfied=allocation_reclaim_satisfied
-            )
-        finally:
-            if indexed:
-                core.evict_at_once = 0
+        if isinstance(self.tree_core, IndexedTreeCore):
+            self.tree_core.evict_at_once = params.num_tokens if known else 0
+        return super()._evict(
+            params, available_size_targets, allocation_reclaim_satisfied=allocation_reclaim_satisfied
+        )
 
 
 def _guarded(name: str) -> Callable[..., Any]:

@@ -143,8 +143,8 @@ class SoftHolds:
                     self.claims.append(upper.id)
             if self.listener is not None:
                 self.listener.split(upper.id, above, lower.id, below)
+        # As long as the upper part is covered with the lower one, the split changes nothing above.
         self.settle(lower)
-        self.settle(upper)
 
     def leave(self, node: IndexedNode) -> None:
         """A node's tokens have left the device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class IndexedFullComponent(FullComponent):
     pages are freed together: most of the time of an eviction goes into freeing page by page.
     """
 
-    _walk: Generator[IndexedNode, None, None] | None = None
+    _walk: Iterator[IndexedNode] | None = None
     _kept_back: IndexedNode | None = None
 
     def _evict_device_start(self, request_cnt: int) -> None:
@@ -65,8 +65,6 @@ class IndexedFullComponent(FullComponent):
         return None
 
     def _evict_device_end(self) -> None:
-        if self._walk is not None:
-            self._walk.close()
         self._walk = self._kept_back = None
 
     def apply_component_action(self, action: Any) -> None:

@@ -9,7 +9,7 @@ what changed, not what is there. The order is SGLang's for each of its policies,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 SLACK: Final = 1024
@@ -76,7 +76,7 @@ class VictimOrder:
         self._queued.clear()
         self._aside.clear()
 
-    def walk(self) -> Generator[Any, None, None]:
+    def walk(self) -> Iterator[Any]:
         """Candidates from the first to go on, each once; what the caller does not take stays in the order.
 
         Between two steps the caller may evict, hold or offer nodes. Walks may be left unfinished and may begin

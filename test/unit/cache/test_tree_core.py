@@ -272,6 +272,20 @@ def test_an_allocator_that_frees_later_is_served_as_by_sglang() -> None:
     assert twins[0].free() == twins[1].free()
 
 
+def test_after_what_was_asked_for_one_leaf_goes_at_a_time() -> None:
+    twins = forest(), forest("python")
+    for tree in twins:
+        before = tree.free()
+
+        def hides_the_first_eight(component: Any, tree: IndexedTree = tree, before: int = before) -> int:
+            return tree.free() - min(8, tree.free() - before)
+
+        with mock.patch.object(tree.cache, "_component_available_size", hides_the_first_eight):
+            tree.cache.evict_for_alloc(EvictParams(num_tokens=20))
+        assert len(tree.gone) == 7
+    assert twins[0].gone == twins[1].gone
+
+
 def test_leaves_with_a_copy_on_the_host_leave_the_device_in_their_turn() -> None:
     twins = forest(), forest("python")
     for tree in twins:

@@ -101,6 +101,17 @@ def test_what_is_offered_during_a_walk_takes_its_place_in_it() -> None:
     assert seen == [1, 0, 2, 3]
 
 
+def test_what_a_walk_takes_is_not_looked_at_again() -> None:
+    grove = Grove()
+    leaves = [grove.grow(time) for time in range(5)]
+    for leaf in grove.order.walk():
+        leaf.open = leaf.id > 2
+    assert len(grove.order) == 2
+    leaves[1].open = True
+    grove.order.offer(leaves[1])
+    assert grove.ids() == [1, 3, 4]
+
+
 def test_walks_may_nest_and_may_be_left() -> None:
     grove = Grove()
     for time in range(5):
