@@ -299,6 +299,7 @@ def test_claimed_victims_are_replaced_before_they_are_let_go() -> None:
     assert sum(n for kind, _, n in order[: kinds.index("unhold")] if kind == "hold") >= 32
     assert rank.lease.escrows.figures.substituted == 32
     assert not victims.keys() & rank.lease.escrows.holders().keys()
+    assert rank.cache.tree_core.claims == [], "each claim is looked at once"
     rank.check()
     run = rank.start(record("a", text(3, 80)), 0)
     other = rank.start(second, 40)
@@ -458,6 +459,33 @@ def test_releases_tell_of_all_room_that_comes_back() -> None:
     assert rank.lease.releases == seen
     rank.finish(run)
     assert rank.lease.releases > seen
+    # Pages that come back without an end, as those do whose free SGLang defers.
+    pages = rank.allocator.alloc(64)
+    seen = rank.lease.releases
+    assert rank.lease.hold(record("b", text(2, 112)), 0) is Shortage.TOKENS
+    rank.allocator.free(pages)
+    assert rank.lease.releases > seen
+    pages = rank.allocator.alloc(64)
+    seen = rank.lease.releases
+    rank.allocator.free(pages)
+    pages = rank.allocator.alloc(64)
+    assert rank.lease.hold(record("b", text(2, 112)), 0) is Shortage.TOKENS
+    rank.allocator.free(pages)
+    assert rank.lease.releases > seen, "also when the level is the same at both readings"
+    rank.check_drained()
+
+
+def test_a_release_ends_the_escrow_before_the_lease() -> None:
+    rank = rank_of()
+    tokens = text(1, 40)
+    rank.compute(tokens, (40,))
+    assert rank.lease.hold(record("a", tokens + text(2, 8)), 40) == Hold(40)
+    order: list[str] = []
+    close, unlock = rank.lease.escrows.close, rank.tree.unlock
+    rank.lease.escrows.close = lambda rid: order.append("escrow") or close(rid)  # type: ignore
+    rank.tree.unlock = lambda receipt: order.append("lease") or unlock(receipt)  # type: ignore
+    rank.admission.release("a")
+    assert order == ["escrow", "lease"]
     rank.check_drained()
 
 
@@ -485,6 +513,16 @@ def test_a_hint_finds_whole_pages_within_the_limit_and_pins_nothing(page: int, h
     assert rank.lease.hashed == 3
     for name in "abc":
         rank.lease.forget(name)
+    rank.check_drained()
+
+
+def test_a_snapshot_off_the_grid_is_never_an_endpoint() -> None:
+    rank = rank_of(16, True, grid=64)
+    tokens = text(1, 320)
+    rank.compute(tokens, (128, 208, 240))
+    assert rank.lease.hint(record("a", tokens)).endpoint == 128
+    assert rank.lease.hold(record("a", tokens), 256) == Hold(128)
+    rank.admission.end("a")
     rank.check_drained()
 
 
