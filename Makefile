@@ -43,7 +43,7 @@ bench-hints: env ## What hints, leases and evictions cost on one rank (build/ben
 bench-pressure: env ## Prefix reuse on caches that are too small, beside stock SGLang (build/bench/pressure.json)
 	@$(PY) -m benchmark.pressure
 
-test-full: env ## The wide matrix and the long runs, resumable; BACKGROUND=1: in the background; ONLY=TEXT: a part
+test-full: env ## The wide matrix and the long runs, resumable; BACKGROUND=1: in the background; ONLY=REGEX: a part
 	@$(PY) -m benchmark.full_run $(if $(BACKGROUND),start,run) --only '$(ONLY)'
 
 test-full-status: env ## How far the run in the background is

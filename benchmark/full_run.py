@@ -227,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="run here; start in the background; say how far it is; stop it; print the results as tables",
     )
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="run, start: only tests whose id holds this text"
+        "--only", default="", metavar="REGEX", help="run, start: only tests with this in their id"
     )
     parsed = parser.parse_args(arguments)
     what = parsed.what
@@ -262,7 +262,7 @@ def _run(full_run: FullRun, only: str = "") -> int:
     try:
         _say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} collecting (process {os.getpid()})")
         items = collect()
-        results = full_run.run([item for item in items if only in item])
+        results = full_run.run([item for item in items if re.search(only, item)])
     except KeyboardInterrupt:
         _say("interrupted; every server was stopped, and the next run continues here")
         return INTERRUPTED
