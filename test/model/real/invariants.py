@@ -6,6 +6,8 @@ import torch
 from model.real.rank import Job, Rank
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from sglang_wavepp.admission.pools import positions
+
 FULL, MAMBA = ComponentType.FULL, ComponentType.MAMBA
 
 
@@ -33,6 +35,7 @@ def check_promises(rank: Rank) -> None:
     assert len(core.holds.ids()) == book.victims
     assert book._credit <= rank.tree.free() + deferred, "two escrows count the same free places"
     _check_leases(rank)
+    _check_entitlements(rank)
 
 
 def _check_leases(rank: Rank) -> None:
@@ -51,6 +54,28 @@ def _check_leases(rank: Rank) -> None:
             depth += len(data.value)
             node = node.parent
         assert depth == lease.endpoint, f"{lease.rid} is leased {lease.endpoint} tokens, {depth} are pinned"
+
+
+def _check_entitlements(rank: Rank) -> None:
+    """What is promised, counted from the requests and leases themselves."""
+    admission, limits = rank.admission, rank.limits
+    for rid, undrawn in admission._ledger.undrawn().items():
+        job = rank.jobs.get(rid)
+        if job is None:
+            continue  # the LOOP has not looked at its installation
+        total = positions(prompt=job.prompt, max_new_tokens=job.record.max_new_tokens)
+        if not job.materialised:
+            has = admission._leases[rid].endpoint
+        elif job.req.kv.holds_kv:
+            has = limits.paged(job.req.kv.kv_allocated_len)
+        else:
+            continue  # released, and its promise ends next
+        assert undrawn == max(limits.paged(total) - has, 0), f"{rid} has {has} of {total}, promised {undrawn}"
+    assert admission.held <= limits.rows
+    if limits.recurrent_slots is not None:
+        pinned = {lease.node for lease in admission._leases.values() if lease.endpoint}
+        assert admission._ledger._pinned.keys() == pinned, "snapshots that no lease pins are paid for"
+        assert limits.slots_per_request * admission.held + len(pinned) <= limits.recurrent_slots
 
 
 def owned_tokens(rank: Rank, job: Job) -> tuple[int, int]:

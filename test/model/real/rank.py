@@ -24,8 +24,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sgl_patches.schedule_batch import _bounded_prefix
+from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.hint import HintProbe
-from sglang_wavepp.admission.messages import InstallRecord
+from sglang_wavepp.admission.messages import Gather, InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.cache.lease import LeaseAdmission
 from sglang_wavepp.cache.radix_tree import IndexedRadixTree
@@ -42,6 +43,20 @@ from sglang_wavepp.rank.handover import Handover, Signal
 
 STOP = -1
 """Token that ends an answer."""
+
+
+class CheckedMember(WatchedMember):
+    """Sees to it that nothing is held for who waits, and that what goes on lower stays held."""
+
+    def on_gather(self, gather: Gather) -> tuple[Outcome, ...]:
+        outcomes = super().on_gather(gather)
+        for outcome in outcomes:
+            if (
+                outcome.verdict is not Verdict.ADMITTED
+            ):  # these are the LOOP's, which may be done with them already
+                held = self._cache.holds(outcome.rid)
+                assert held == (outcome.verdict is Verdict.LOWER), f"{outcome} and held is {held}"
+        return outcomes
 
 
 class BoundedReq(Req):
@@ -122,7 +137,7 @@ class Rank:
             tree=self.tree, limits=self.limits, probe=probe, block=world.block, headroom=world.headroom
         )
         self.pools.core.holder = self.admission.escrows
-        self.member = WatchedMember(rank=index, cache=self.admission)
+        self.member = CheckedMember(rank=index, cache=self.admission)
         self.handover = Handover(wave_wake=wave_wake, loop_wake=loop_wake)
         self.jobs: dict[str, Job] = {}
         self.flights: dict[int, Flight] = {}
