@@ -26,7 +26,7 @@ MET = {
     **dict.fromkeys((verdict.value for verdict in Verdict), 5),
     "finished": 500,
     "withdrawn": 20,
-    "aborted": 10,
+    "aborted": 5,
     "cut short": 10,
     "aborted at admission": 5,
     "admitted with a prefix": 100,
@@ -39,7 +39,7 @@ MET = {
     "short of recurrent_slots": 50,
     "short of headroom": 20,
     "short of rows": 5,
-    "flushes": 5,
+    "flushes": 3,
 }
 """What the random histories must have met at least so often; what is never met isn't tested."""
 

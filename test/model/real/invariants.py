@@ -75,7 +75,10 @@ def _check_entitlements(rank: Rank) -> None:
     if limits.recurrent_slots is not None:
         pinned = {lease.node for lease in admission._leases.values() if lease.endpoint}
         assert admission._ledger._pinned.keys() == pinned, "snapshots that no lease pins are paid for"
-        assert limits.slots_per_request * admission.held + len(pinned) <= limits.recurrent_slots
+        entitled = limits.slots_per_request * admission.held + len(pinned)
+        assert entitled <= limits.recurrent_slots, (
+            f"{admission.held} requests and {len(pinned)} pinned snapshots for {limits.recurrent_slots} slots"
+        )
 
 
 def owned_tokens(rank: Rank, job: Job) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from model.pipeline import oracle
@@ -142,6 +142,8 @@ class Pipeline:
     def __init__(self, world: World, seed: int = 0) -> None:
         self.world, self.rng = world, random.Random(seed)
         self.now, self.steps, self.ends, self.last_end, self.flushed = 0.0, 0, 0, 0, 0
+        self.frozen: str | None = None
+        self.thaw = 0
         enter_world(world)
         wakes = [(Flag(), Flag()) for _ in range(world.ranks)]
         self.ranks = [
@@ -174,6 +176,8 @@ class Pipeline:
         self.results: deque[int] = deque()
         self.to_come = world.requests
         self.tried: dict[str, int] = {}
+        self.short: dict[str, dict[int, int]] = {}
+        self.releases: list[int] = []
         self.current: Broadcast | None = None
         self.decided: dict[int, dict[str, tuple[Verdict, int | None]]] = {}
         self.verdicts: Counter[str] = Counter()
@@ -196,7 +200,7 @@ class Pipeline:
             for root in self.head.roots:
                 places = range(step, len(root) + 1, step)
                 if places and self.rng.random() < 0.8:
-                    rank.warm(root, self.rng.sample(places, self.rng.randint(1, min(len(places), 4))))
+                    rank.warm(root, self.rng.sample(places, self.rng.randint(1, min(len(places), 6))))
 
     # --- links ----------------------------------------------------------------------------------------------
 
@@ -206,6 +210,10 @@ class Pipeline:
         rids = [attempt.rid for attempt in message.attempts]
         assert rids == sorted(rids, key=order.index), "attempts are not in arrival order"
         for attempt in message.attempts:
+            short = self.short.pop(attempt.rid, {})
+            assert all(self.releases[rank] > counter for rank, counter in short.items()), (
+                f"{attempt.rid} is tried again, though nothing came back"
+            )
             lowered = self.tried.get(attempt.rid)
             assert lowered is None or attempt.candidate <= lowered, f"{attempt.rid} rose within an attempt"
         self._to_followers(message)
@@ -219,9 +227,17 @@ class Pipeline:
                 )
         outcomes = oracle(self.current, message)
         self.decided[message.round] = outcomes
+        self.releases = [vote.releases for vote in message.votes]
+        waiting: list[str] = []
         for attempt in self.current.attempts:
             verdict, endpoint = outcomes[attempt.rid]
             self.verdicts[verdict.value] += 1
+            assert not waiting or verdict is not Verdict.ADMITTED, f"{attempt.rid} passed {waiting}"
+            if verdict is Verdict.WAIT:
+                if not waiting:
+                    answers = [(vote, vote.attempts[attempt.rid]) for vote in message.votes]
+                    self.short[attempt.rid] = {v.rank: v.releases for v, a in answers if a.kind == "nocap"}
+                waiting.append(attempt.rid)
             if verdict is Verdict.PENDING:
                 self.tried[attempt.rid] = attempt.candidate
             elif verdict is Verdict.LOWER:
@@ -369,14 +385,12 @@ class Pipeline:
     def run(self) -> Counter[str]:
         """A whole random history, in which now and then one actor is kept from acting."""
         rng, world = self.rng, self.world
-        frozen, thaw = None, 0
         while not self.done():
             self._chance()
             found = self.enabled()
-            if self.steps >= thaw:
-                frozen = rng.choice([None, *(name for name, _, _ in found)])
-                thaw = self.steps + rng.choice((5, 20, 60, 200))
-            free = [event for event in found if event[0] != frozen]
+            if self.steps >= self.thaw:
+                self._freeze([None, *(name for name, _, _ in found)])
+            free = [event for event in found if event[0] != self.frozen]
             if free and rng.random() < 0.995:
                 self._do(self._choose(free))
             elif not found or self._sleeps():
@@ -391,11 +405,16 @@ class Pipeline:
         self.check_drained()
         return self.statistics()
 
+    def _freeze(self, names: Sequence[str | None]) -> None:
+        self.frozen = self.rng.choice(names)
+        self.thaw = self.steps + self.rng.choice((5, 20, 60, 200))
+
     def _choose(self, found: list[Event]) -> Event:
         """Each history has actors that are in a hurry and others that take their time."""
         for name, _, _ in found:
             if name not in self.eagerness:
                 self.eagerness[name] = self.rng.choice((0.03, 0.2, 1, 1, 4))
+                self.eagerness[name] *= {"prefill": self.world.haste, "arrive": 0.1}.get(name, 1)
         return self.rng.choices(found, [self.eagerness[name] for name, _, _ in found])[0]
 
     def _sleeps(self) -> bool:
@@ -410,9 +429,14 @@ class Pipeline:
             return
         if 0 <= roll < world.aborts:
             self.begin(self.head.abort_any())
-        elif 0 <= roll - world.aborts < world.flushes and self.head.is_idle() and self.ends > self.flushed:
+        elif 0 <= roll - world.aborts < world.flushes and self.may_flush():
             self.flushed = self.ends
+            self._freeze(["command 1", f"loop {self.world.ranks - 1}", None])
             self.begin(self._flush())
+
+    def may_flush(self) -> bool:
+        """Whether a flush is worth it: somebody has left something, and somebody else will come."""
+        return self.head.is_idle() and self.ends > self.flushed and self.to_come > 0
 
     def _flush(self) -> Iterator[None]:
         """Requests that arrive right behind it meet ranks that have not applied it yet."""

@@ -19,6 +19,7 @@ class World:
         budget: pages of the largest wave.
         roots: texts that most prompts begin with.
         warm: whether each rank knows the roots to another depth, with snapshots at other places.
+        haste: how readily rank 0 launches spans; a low one lets leases pile up.
         aborts, chaos, flushes: chance of each before a step.
         patience: steps after which some request must have ended.
     """
@@ -36,6 +37,7 @@ class World:
     requests: int = 20
     roots: int = 3
     warm: bool = False
+    haste: float = 1
     headroom: int = 0
     ahead: int | None = None
     policy: str = "lru"
@@ -100,7 +102,7 @@ def random_world(rng: random.Random, *, requests: int = 16) -> World:
         policy=rng.choice(("lru", "lru", "lru", "lfu", "slru", "priority", "fifo", "mru")),
         aborts=rng.choice((0, 0.002, 0.008)),
         chaos=rng.choice((0, 0.003, 0.02, 0.1)),
-        flushes=rng.choice((0, 0.05, 0.3)),
+        flushes=rng.choice((0.05, 0.3)),
     )
 
 
@@ -121,7 +123,26 @@ def restless_world(rng: random.Random, *, requests: int = 24) -> World:
         warm=True,
         aborts=rng.choice((0, 0.002)),
         chaos=rng.choice((0.05, 0.15, 0.3)),
-        flushes=0,
+    )
+
+
+def crowded_world(rng: random.Random, *, requests: int = 24) -> World:
+    """Many leases on different snapshots, and hardly more recurrent slots than they are entitled to."""
+    world = random_world(rng, requests=requests)
+    least = world.longest + 2
+    each = 4 if world.page > 1 else 3
+    return replace(
+        world,
+        pools=tuple(rng.randint(3 * least, 6 * least) for _ in world.pools),
+        slots=tuple(each * rng.randint(1, 3) + rng.randint(0, 3) for _ in world.pools),
+        rows=rng.randint(3, 6),
+        block=min(world.block, world.page),
+        headroom=0,
+        ahead=None,
+        warm=True,
+        haste=0.05,
+        aborts=rng.choice((0, 0.002)),
+        chaos=rng.choice((0, 0.003)),
     )
 
 
