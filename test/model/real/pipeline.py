@@ -136,6 +136,11 @@ class Loop:
                 return True
 
 
+def alone(rank: Rank) -> None:
+    """Called where something is sent: who waits for another rank while it holds a tree can be waited for."""
+    assert not rank.cache.mutex._is_owned(), f"rank {rank.index} sends while it holds its tree"  # type: ignore[attr-defined]
+
+
 class Pipeline:
     """A world, its clients and its links."""
 
@@ -188,7 +193,7 @@ class Pipeline:
     def _wave(self, rank: Rank, wake: Flag, _: Flag) -> Wave:
         rounds: LeadingRounds | FollowingRounds = self.leading
         if rank.index:
-            sender = _Voter(self.to_leader[rank.index])
+            sender = _Voter(rank, self.to_leader[rank.index])
             rounds = FollowingRounds(
                 member=rank.member, sender=sender, handover=rank.handover, timeline=NullTimeline()
             )
@@ -205,6 +210,7 @@ class Pipeline:
     # --- links ----------------------------------------------------------------------------------------------
 
     def broadcast(self, message: Broadcast) -> None:
+        alone(self.ranks[0])
         self.current = message
         order = self.head.order
         rids = [attempt.rid for attempt in message.attempts]
@@ -219,6 +225,7 @@ class Pipeline:
         self._to_followers(message)
 
     def gather(self, message: Gather) -> None:
+        alone(self.ranks[0])
         assert self.current is not None and self.current.round == message.round
         for vote in message.votes:
             if vote.applied_command < self.current.after_command:
@@ -252,6 +259,7 @@ class Pipeline:
             wire.append(message)
 
     def _send(self, command: Command) -> None:
+        alone(self.ranks[0])
         for wire in self.commands[1:]:
             wire.append(command)
 
@@ -503,7 +511,9 @@ class Pipeline:
 
 @dataclass
 class _Voter:
+    rank: Rank
     wire: deque[Vote]
 
     def vote(self, message: Vote) -> None:
+        alone(self.rank)
         self.wire.append(message)

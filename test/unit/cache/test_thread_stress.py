@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from model.real.head import Head
 from model.real.invariants import check_drained, check_pools, check_promises
-from model.real.pipeline import Loop
+from model.real.pipeline import Loop, alone
 from model.real.pools import enter_world
 from model.real.rank import Rank
 from model.real.world import World
@@ -47,11 +47,6 @@ WORLDS = {
     ),
     "hybrid page 1": World(page=1, block=1, pools=(40, 44), slots=(15, 14), rows=4, longest=12, warm=True),
 }
-
-
-def alone(rank: Rank) -> None:
-    """Called where something is sent: whoever waits for another rank while holding a tree can be waited for."""
-    assert not rank.cache.mutex._is_owned(), f"rank {rank.index} sends while it holds its tree"  # type: ignore[attr-defined]
 
 
 class QuietHub(Hub):
