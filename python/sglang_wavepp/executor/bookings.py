@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any
 
 from sglang_wavepp.executor.keys import key_of
-from sglang_wavepp.planning.static import PlannedSpan, Remainder
+from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 
 
 class Phase(Enum):

@@ -38,7 +38,8 @@ from sglang_wavepp.plane.messages import (
 )
 from sglang_wavepp.plane.result_link import ResultReceiver
 from sglang_wavepp.planning.lanes import choose_lanes
-from sglang_wavepp.planning.static import PlannedSpan, StaticPlanner
+from sglang_wavepp.planning.spans import PlannedSpan
+from sglang_wavepp.planning.static import StaticPlanner
 from sglang_wavepp.planning.turns import Turns, WaveKind
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.telemetry.trace import ADMISSION

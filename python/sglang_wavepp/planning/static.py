@@ -6,29 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sglang_wavepp.planning.grid import SpanGrid
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """What a request still has to compute: the tokens `[start, prompt)`."""
-
-    rid: str
-    start: int
-    prompt: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSpan:
-    """`length` tokens of request `rid` from `start` on."""
-
-    rid: str
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """Position after the span's last token."""
-        return self.start + self.length
+from sglang_wavepp.planning.spans import PlannedSpan, Remainder
+from sglang_wavepp.planning.supply import Plan, Supply
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +32,10 @@ class StaticPlanner:
         if self.max_requests < 1:
             raise ValueError(f"a wave must hold at least one request, got {self.max_requests}")
 
+    def plan(self, supply: Supply) -> Plan:
+        """The wave to launch now: always as much as the budget allows."""
+        return Plan(self.pack(supply.queue))
+
     def pack(self, queue: Iterable[Remainder]) -> tuple[PlannedSpan, ...]:
         """Spans of the next wave, earliest request first, at most one a request.
 
@@ -64,7 +47,7 @@ class StaticPlanner:
         for item in queue:
             if left < 1 or len(spans) == self.max_requests:
                 break
-            length = self.grid.longest(start=item.start, remaining=item.prompt - item.start, budget=left)
+            length = self.grid.longest(start=item.start, remaining=item.length, budget=left)
             if length > 0:
                 spans.append(PlannedSpan(item.rid, item.start, length))
                 left -= length

@@ -5,7 +5,7 @@ import pytest
 
 from sglang_wavepp.executor.bookings import Bookings, Phase
 from sglang_wavepp.executor.keys import give_key, make_key
-from sglang_wavepp.planning.static import PlannedSpan
+from sglang_wavepp.planning.spans import PlannedSpan
 
 
 @dataclass

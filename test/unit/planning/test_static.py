@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_wavepp.planning.grid import SpanGrid
-from sglang_wavepp.planning.static import Remainder, StaticPlanner
+from sglang_wavepp.planning.spans import Remainder
+from sglang_wavepp.planning.static import StaticPlanner
 
 GRIDS = st.builds(SpanGrid, page=st.sampled_from((1, 16, 64)), recurrent=st.sampled_from((1, 64)))
 
