@@ -1,0 +1,93 @@
+"""Servers on a paced device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmark.configuration import ServerConfig
+from benchmark.paced import plugin
+from benchmark.paced.device_model import VARIABLE, DeviceModel
+from benchmark.paced.model_folder import paced_model_folder
+from benchmark.servers import CHECKOUT, Server
+from sglang_wavepp.cpu.models.configurations import ModelKind
+
+CONTEXT = 600_000
+START_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedConfig:
+    """A server on a paced device. Sizes in tokens.
+
+    Attributes:
+        name: what the arm is called; also in file names.
+        chunk: ``--chunked-prefill-size``.
+        own_stream: stock SGLang's transfers get a stream of their own.
+        options: further options, such as ``--pp-async-batch-depth 8``.
+        environment: further environment variables, as pairs.
+    """
+
+    name: str
+    pp: int = 8
+    wavepp: bool = False
+    chunk: int = 4096
+    pool: int = 2_097_152
+    running: int = 64
+    own_stream: bool = False
+    options: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    device: DeviceModel = field(default_factory=DeviceModel)
+
+    def server_config(self, folder: Path) -> ServerConfig:
+        """What `benchmark.servers` starts. Traces and the scale file lie in `folder`."""
+        options = (
+            *("--model-path", str(paced_model_folder()), "--load-format", "dummy", "--sleep-on-idle"),
+            *(
+                "--mem-fraction-static",
+                "0.9",
+                "--context-length",
+                str(CONTEXT),
+                "--attention-backend",
+                "torch_native",
+            ),
+            *("--max-prefill-tokens", str(self.chunk), *self.options),
+        )
+        paths = (CHECKOUT / "python", CHECKOUT, plugin.SITE, *filter(None, [os.environ.get("PYTHONPATH")]))
+        environment = {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            VARIABLE: self.device.to_json(),
+            plugin.TRACE_VARIABLE: str(folder),
+            plugin.SCALE_VARIABLE: str(folder / "scale"),
+            **dict(self.environment),
+        }
+        return ServerConfig(
+            model=ModelKind.DENSE,
+            pp=self.pp,
+            wavepp=self.wavepp,
+            chunk=self.chunk,
+            pool=self.pool,
+            running=self.running,
+            options=options,
+            environment=tuple(environment.items()),
+        )
+
+
+class PacedServer(Server):
+    """A server whose stages write a trace, and whose device can be made faster or slower between measurements."""
+
+    def __init__(self, config: PacedConfig, folder: Path) -> None:
+        self.traces = (folder / f"{config.name}.stages").resolve()
+        shutil.rmtree(self.traces, ignore_errors=True)
+        self.traces.mkdir(parents=True)
+        self.paced = config
+        self.set_scale(config.device.scale)
+        super().__init__(config.server_config(self.traces), folder, start_seconds=START_SECONDS)
+
+    def set_scale(self, scale: float) -> None:
+        """How fast the device runs from the next wave on."""
+        draft = self.traces / "scale.draft"
+        draft.write_text(repr(scale))
+        draft.rename(self.traces / "scale")
