@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sglang_wavepp.admission.components import Component
 from sglang_wavepp.admission.hint_index import HintIndex
@@ -27,12 +27,15 @@ class Hint:
         snapshots: of a sparse hint the positions, deepest first, in tokens; empty otherwise.
         sparse: only the listed positions count; otherwise every step of the grid up to the endpoint does.
         complete: a sparse hint's rank has no position below the last one that is listed.
+        reach: tokens up to which the attention cache holds the prompt, whether or not a request can resume there;
+            for this rank's own use, so two hints that differ in it only are equal.
     """
 
     endpoint: int
     snapshots: tuple[int, ...] = ()
     sparse: bool = False
     complete: bool = True
+    reach: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         deepest = self.snapshots[0] if self.snapshots else 0
@@ -102,16 +105,17 @@ class HintProbe:
             return self._sparse_hint(hashes, end)
         if self._window is not None:
             end = self._index.window_end(Component.SWA, hashes, end, self._window, grid=self._grid)
-        return Hint(end * self.block)
+        return Hint(end * self.block, reach=end * self.block)
 
     def _sparse_hint(self, hashes: Sequence[int], end: int) -> Hint:
         found = self._index.snapshots(Component.MAMBA, hashes, end, self._listed + 1, grid=self._grid)
         positions = tuple(each * self.block for each in found if self._window_is_whole(hashes, each))
         listed = positions[: self._listed]
         complete = len(found) <= self._listed
+        reach = end * self.block
         if not listed:
-            return Hint(0, sparse=True)
-        return Hint(listed[0], listed, sparse=True, complete=complete)
+            return Hint(0, sparse=True, reach=reach)
+        return Hint(listed[0], listed, sparse=True, complete=complete, reach=reach)
 
     def _window_is_whole(self, hashes: Sequence[int], end: int) -> bool:
         if self._window is None:

@@ -26,11 +26,13 @@ class Match:
         endpoint: tokens that can be reused.
         node: the tree's name of the place.
         snapshot: name of the recurrent snapshot there, None when there is none to pin.
+        reach: tokens up to which the attention cache holds the prompt, at most the walk's limit.
     """
 
     endpoint: int
     node: Hashable
     snapshot: Hashable | None
+    reach: int = 0
 
 
 class PrefixTree(Protocol):
@@ -101,6 +103,7 @@ class Holdings:
         self._tree = tree
         self._ledger = CapacityLedger(limits)
         self._leases: dict[str, Lease] = {}
+        self._reach: dict[str, int] = {}
         self.figures = HoldingFigures()
         self._last_seen = self._unpromised()
         self._news = 0
@@ -149,6 +152,7 @@ class Holdings:
 
     def forget(self, rid: str) -> None:
         """The request left admission without being admitted, and holds nothing."""
+        self._reach.pop(rid, None)
 
     @property
     def releases(self) -> int:
@@ -199,6 +203,13 @@ class Holdings:
         """Hashes of the full blocks of the request's prompt, None where nobody needs them."""
         return None
 
+    def reach(self, rid: str) -> int:
+        """Tokens up to which this rank's attention cache held the request's prompt when it was last hinted.
+
+        Beyond the request's endpoint, they are what other requests computed too and nobody can resume from yet.
+        """
+        return self._reach.get(rid, 0)
+
     def draw(self, rid: str, upto: int) -> None:
         """`draw_all` for one request."""
         self.draw_all({rid: upto})
@@ -227,6 +238,7 @@ class Holdings:
                 self.release(rid)
             else:
                 self._end_promise(rid)
+            self.forget(rid)
 
     # --- checks ---------------------------------------------------------------------------------------------
 

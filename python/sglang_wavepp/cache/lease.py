@@ -7,7 +7,7 @@ the promise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,15 +50,24 @@ class LeaseAdmission(Holdings):
         probe: hints from the rank's index.
         block: tokens of a hashed block.
         headroom: tokens that a request beside others leaves unpinned and unpromised, as far as its own need allows.
+        hashed: hears of every request and the hashes of its full blocks, once, before its first hint.
     """
 
     def __init__(
-        self, *, tree: LeasedTree, limits: PoolLimits, probe: HintProbe, block: int, headroom: int = 0
+        self,
+        *,
+        tree: LeasedTree,
+        limits: PoolLimits,
+        probe: HintProbe,
+        block: int,
+        headroom: int = 0,
+        hashed: Callable[[str, Sequence[int]], None] | None = None,
     ) -> None:
         super().__init__(tree=tree, limits=limits)
         self._probe = probe
         self._block = block
         self._headroom = headroom
+        self._on_hashed = hashed
         self._chains: dict[str, Sequence[int]] = {}
         self._hinted: dict[str, int] = {}
         self.escrows = EscrowBook(tree)
@@ -74,8 +83,11 @@ class LeaseAdmission(Holdings):
             seed = namespace_seed(extra_key=record.extra_key, cache_salt=record.cache_salt)
             chain = block_hashes(record.token_ids, block=self._block, seed=seed)
             self._chains[record.rid] = chain
+            if self._on_hashed is not None:
+                self._on_hashed(record.rid, chain)
         hint = self._probe.hint(chain, cap(record, record.cache_limit))
         self._hinted[record.rid] = hint.endpoint
+        self._reach[record.rid] = hint.reach
         self.hint_figures.hints += 1
         return hint
 
@@ -89,6 +101,7 @@ class LeaseAdmission(Holdings):
 
     def forget(self, rid: str) -> None:
         """See `Holdings.forget`."""
+        super().forget(rid)
         self._chains.pop(rid, None)
         self._hinted.pop(rid, None)
 
@@ -119,11 +132,6 @@ class LeaseAdmission(Holdings):
         with self.mutex:
             drawn = {rid: self._ledger.draw(rid, upto) for rid, upto in uptos.items()}
             self.escrows.draw_all({rid: tokens for rid, tokens in drawn.items() if tokens})
-
-    def end(self, rid: str) -> None:
-        """See `Holdings.end`."""
-        super().end(rid)
-        self.forget(rid)
 
     # --- checks ---------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class RadixTree:
         The walk may split a node at its end and makes what it found the most recently used, as SGLang's own
         do. It must not copy a recurrent state, so it goes without a request.
         """
+        reach = None
         while True:
             # Built before the cache takes its mutex, which `match_prefix` holds only for the walk.
             key = RadixKey(
@@ -48,9 +49,10 @@ class RadixTree:
             )
             found = self._cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=False))
             endpoint = int(found.device_prefix_len)
+            reach = int(found.full_kv_hit_length) if reach is None else reach
             if endpoint % self._grid == 0:
                 node = found.last_device_node
-                return Match(endpoint, node, node if self._hybrid and endpoint else None)
+                return Match(endpoint, node, node if self._hybrid and endpoint else None, reach)
             limit = endpoint - 1  # a state off the grid can't be resumed from: the next shorter prefix
 
     def lock(self, node: Hashable) -> TreeLock | None:

@@ -15,4 +15,6 @@ class TwoWalkAdmission(Holdings):
 
     def hint(self, record: InstallRecord) -> Hint:
         """Longest endpoint of the request here and now; pins nothing."""
-        return Hint(endpoint=self._tree.match(record, cap(record, record.cache_limit)).endpoint)
+        found = self._tree.match(record, cap(record, record.cache_limit))
+        self._reach[record.rid] = found.reach
+        return Hint(endpoint=found.endpoint, reach=found.reach)

@@ -22,13 +22,14 @@ from sglang.srt.managers.utils import (
     get_logprob_dict_from_result,
     get_logprob_from_pp_outputs,
 )
-from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
 from sglang.srt.observability.metrics_collector import QueueCount
 from sglang.srt.observability.req_time_stats import set_time_batch
 
 from sglang_wavepp.cache.cache_faults import CacheFaults
 from sglang_wavepp.cache.holdings import Holdings
+from sglang_wavepp.cache.publishing import publish, track
 from sglang_wavepp.executor.entries import Entries, Entry
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane, split_by_lane
@@ -100,11 +101,11 @@ class Stage:
         flight = Flight(wave=command.wave, slot=command.slot, batch=batch, middle=middle)
         self.ring.take(flight)
         self._forward(flight, proxy)
-        for req in batch.reqs:
+        for req, span in zip(batch.reqs, command.spans, strict=True):
             # Before any of these requests is prepared again, and only after its forward is enqueued: the recurrent
             # state of a checkpoint is written by that forward.
-            if key_of(req) in middle:
-                checkpoint_kv_cache(req, self.scheduler.tree_cache)
+            if span.rid in middle:
+                publish(req, span, self.scheduler.tree_cache)
         self.timeline.complete(
             f"wave {command.wave}",
             entered,
@@ -161,7 +162,9 @@ class Stage:
         middle: set[str] = set()
         for span in command.spans:
             entry = self.entries.get(span.rid)
-            complaint = self.grid.complaint(start=span.start, length=span.length, prompt=entry.prompt)
+            complaint = self.grid.complaint(
+                start=span.start, length=span.length, prompt=entry.prompt, publish=span.publish
+            )
             if complaint is not None:
                 raise SpanMismatch(
                     f"{self.rank.name} refuses wave {command.wave}: request {span.rid}: {complaint}"
@@ -177,6 +180,7 @@ class Stage:
                     f" {span.start}, this rank can resume at {entry.req.prefix_len}"
                 )
             entry.req.extend_end = span.start + span.length
+            track(entry.req, span)
             if entry.req.extend_end < entry.prompt:
                 entry.req.inflight_middle_chunks += 1
                 middle.add(span.rid)

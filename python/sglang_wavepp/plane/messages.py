@@ -41,11 +41,17 @@ class RankId(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens `[start, start + length)` of a request, computed in one wave."""
+    """Tokens `[start, start + length)` of a request, computed in one wave.
+
+    Attributes:
+        publish: position in the span up to which every rank then publishes the request to its cache, with a recurrent
+            snapshot there; 0 for nothing, and for the end of the prompt, which a request's first token publishes.
+    """
 
     rid: str
     start: Count
     length: Annotated[int, msgspec.Meta(ge=1)]
+    publish: Count = 0
 
 
 class PrefillWave(msgspec.Struct, frozen=True, kw_only=True, tag="prefill"):

@@ -43,8 +43,12 @@ class SpanGrid:
             return remaining
         return max(0, (start + budget) // self.step * self.step - start)
 
-    def complaint(self, *, start: int, length: int, prompt: int) -> str | None:
-        """Why a span of a prompt of `prompt` tokens may not be computed, None when it may."""
+    def complaint(self, *, start: int, length: int, prompt: int, publish: int = 0) -> str | None:
+        """Why a span of a prompt of `prompt` tokens may not be computed, None when it may.
+
+        Args:
+            publish: position that it publishes, 0 for none.
+        """
         end = start + length
         if length < 1 or end > prompt:
             return f"span [{start}, {end}) does not lie in a prompt of {prompt} tokens"
@@ -52,4 +56,6 @@ class SpanGrid:
             return f"span [{start}, {end}) does not start on a page of {self.page} tokens"
         if end < prompt and end % self.step:
             return f"span [{start}, {end}) of {prompt} tokens does not end on the grid of {self.step} tokens"
+        if publish and (not start < publish <= end or publish % self.step):
+            return f"span [{start}, {end}) can't publish position {publish} on the grid of {self.step} tokens"
         return None

@@ -21,11 +21,16 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpan:
-    """`length` tokens of request `rid` from `start` on."""
+    """`length` tokens of request `rid` from `start` on.
+
+    `publish` is the position in it up to which the request is then published to the cache, 0 for none; a planner leaves
+    it open.
+    """
 
     rid: str
     start: int
     length: int
+    publish: int = 0
 
     @property
     def end(self) -> int:

@@ -24,9 +24,9 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 class WaveSettings:
     """What the user asked of WavePP. Its presence on a ``ServerArgs`` means that WavePP is on.
 
-    ``max_wave_tokens``, ``min_wave_tokens`` and ``decode_reserve`` are counted in tokens, ``rounds_timeout``
-    in seconds, ``progress_deadline_ms`` in milliseconds. Building one with a value out of range raises
-    ``SettingsError``.
+    ``max_wave_tokens``, ``min_wave_tokens``, ``snapshot_period`` and ``decode_reserve`` are counted in tokens,
+    ``rounds_timeout`` in seconds, ``progress_deadline_ms`` in milliseconds. Building one with a value out of
+    range raises ``SettingsError``.
     """
 
     admission: str = "lease"
@@ -34,6 +34,7 @@ class WaveSettings:
     max_wave_tokens: int | None = None
     min_wave_tokens: int | None = None
     pipeline_fills: int = 2
+    snapshot_period: int | None = None
     hint_block_size: int = 64
     rounds_timeout: float = 30.0
     progress_deadline_ms: float = 20.0
@@ -43,7 +44,7 @@ class WaveSettings:
     def __post_init__(self) -> None:
         _require_choice("admission", self.admission, ADMISSION_CHOICES)
         _require_choice("planner", self.planner, PLANNER_CHOICES)
-        for name in ("max_wave_tokens", "min_wave_tokens", "decode_reserve"):
+        for name in ("max_wave_tokens", "min_wave_tokens", "snapshot_period", "decode_reserve"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{flag_name(name)} must be at least 1 token, got {value}")
@@ -218,6 +219,7 @@ _READERS: dict[str, Callable[[str, object], object]] = {
     "max_wave_tokens": _read_int,
     "min_wave_tokens": _read_int,
     "pipeline_fills": _read_int,
+    "snapshot_period": _read_int,
     "hint_block_size": _read_int,
     "rounds_timeout": _read_float,
     "progress_deadline_ms": _read_float,
@@ -255,6 +257,12 @@ _HELP: tuple[tuple[str, str, str], ...] = (
         "N",
         "How many times over the planner wants the pipeline filled with waves (default 2). "
         "The static planner does not use it.",
+    ),
+    (
+        "snapshot_period",
+        "TOKENS",
+        "Hybrid models: how far apart the recurrent snapshots of a prompt are that the cache keeps, however small the "
+        "waves. Where prompts part and where they end it keeps one anyway. Default: --wavepp-max-wave-tokens.",
     ),
     (
         "hint_block_size",

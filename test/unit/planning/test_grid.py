@@ -42,5 +42,13 @@ def test_complaints_name_what_is_wrong(start: int, length: int, says: str | None
     assert (complaint is None) if says is None else (complaint is not None and says in complaint)
 
 
+@pytest.mark.parametrize("publish", [64, 100, 320, 384])
+def test_a_position_outside_its_span_or_off_the_grid_is_named(publish: int) -> None:
+    grid = SpanGrid(page=64, recurrent=64)
+    assert "can't publish" in str(grid.complaint(start=64, length=192, prompt=500, publish=publish))
+    for allowed in (0, 128, 192, 256):
+        assert grid.complaint(start=64, length=192, prompt=500, publish=allowed) is None
+
+
 def test_the_step_serves_pages_and_recurrent_checkpoints() -> None:
     assert SpanGrid(page=48, recurrent=64).step == 192
