@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,11 +19,18 @@ class WaveCost:
         per_wave: what a wave costs however small it is: launches, and reading the weights.
         per_token: products with weights.
         per_pair: attention, per token and token of its context.
+
+    Raises:
+        ValueError: a part is negative, or tokens cost nothing.
     """
 
     per_wave: float
     per_token: float
     per_pair: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.per_wave < 0 or self.per_token <= 0 or self.per_pair < 0:
+            raise ValueError(f"a wave's cost has a positive cost per token and no negative part, got {self}")
 
     def of(self, spans: Iterable[PlannedSpan]) -> float:
         """Seconds of a wave of these spans."""
@@ -31,3 +39,11 @@ class WaveCost:
     def work(self, *, start: int, end: int) -> float:
         """Seconds that the tokens `[start, end)` of one request add to a wave."""
         return (end - start) * (self.per_token + self.per_pair * (start + end) / 2)
+
+    def tokens(self, *, start: int, seconds: float) -> int:
+        """The most tokens from `start` on that add no more than `seconds` to a wave."""
+        first = self.per_token + self.per_pair * start
+        if seconds <= 0:
+            return 0
+        # With x tokens: x * first + per_pair * x^2 / 2 = seconds, solved so that a tiny per_pair loses no digits.
+        return int(2 * seconds / (first + math.sqrt(first * first + 2 * self.per_pair * seconds)))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
+from sglang_wavepp.planning.backlog import Ledger
 from sglang_wavepp.planning.cost import WaveCost
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.halving import halvings
 from sglang_wavepp.planning.hysteresis import Hysteresis
 from sglang_wavepp.planning.outlook import Outlook
+from sglang_wavepp.planning.pace import wave_seconds
 from sglang_wavepp.planning.packing import pack
 from sglang_wavepp.planning.patience import Patience
+from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 from sglang_wavepp.planning.supply import Plan, Supply
+from sglang_wavepp.planning.timed import TimedPacking
 
 LOOK = 64
 """Requests of the queue that a decision looks at."""
 
 
 class MpuPlanner:
-    """Chooses a token budget for each wave and packs it first come, first served.
+    """Sizes each wave and packs it first come, first served.
+
+    With a cost, waves are balanced by time (`pace`): a wave holds so much work that the ends of a run and the waves
+    themselves cost the stages equally much. Without one, the budget is the largest of a halving sequence that makes
+    enough waves of the known work to fill the ring.
 
     Args:
         max_tokens: tokens of the largest wave, `M`.
@@ -26,9 +35,12 @@ class MpuPlanner:
         grid: where spans may end.
         max_requests: spans in a wave, at most.
         stages: pipeline stages, `P`.
-        fills: `F`: the known work should make `2P + (F - 1) P` waves.
+        fills: `F`: without a cost, the known work should make `2P + (F - 1) P` waves.
         progress_deadline: seconds that a wave may be held back, at most.
         cost: seconds of a wave, None while unknown. May be replaced at any time.
+
+    Raises:
+        ValueError: unless grid step <= `min_tokens` <= `max_tokens`, and the other limits are positive.
     """
 
     def __init__(
@@ -49,48 +61,78 @@ class MpuPlanner:
             )
         self.cost = cost
         self._budgets = halvings(largest=max_tokens, smallest=min_tokens, step=grid.step)
+        self._budget = self._budgets[0]
         self._min_tokens = min_tokens
         self._grid = grid
         self._max_requests = max_requests
+        self._stages = stages
         self._ring = 2 * stages
         self._supply_waves = self._ring + (fills - 1) * stages
         self._hysteresis = Hysteresis(ring=self._ring)
         self._patience = Patience(deadline=progress_deadline)
+        self._ledger = Ledger()
+        self._packing = TimedPacking(
+            max_tokens=self._budgets[0], min_tokens=min_tokens, max_requests=max_requests, grid=grid
+        )
 
     @property
     def budget(self) -> int:
-        """Tokens that the next wave may have, as decided last."""
-        return self._budgets[self._hysteresis.position]
+        """Tokens that a wave of the first request may have, as decided last: a multiple of the grid step."""
+        return self._budget
 
     def plan(self, supply: Supply) -> Plan:
         """The wave to launch now, or a wait for a request in admission."""
         looked = list(islice(supply.queue, LOOK))
         if not looked:
             return Plan()
-        self._size(supply, Outlook.of(supply, looked))
-        budget = self.budget
-        lone = 2 * supply.unplanned < budget and len(looked) < self._max_requests
-        if lone and supply.flying and supply.arriving_requests:
-            until = self._patience.wait((looked[0].rid, looked[0].start), supply.now)
-            if until is not None:
-                return Plan(ask_again=until)
-        return Plan(
-            pack(
-                looked,
-                budget=budget,
-                fragment=max(self._min_tokens, budget // 2),
-                grid=self._grid,
-                max_requests=self._max_requests,
-            )
+        cost = self.cost
+        seconds = 0.0
+        if cost is None:
+            self._budget = self._by_supply(supply, Outlook.of(supply, looked))
+        else:
+            backlog = self._ledger.read(supply, looked, cost)
+            seconds = wave_seconds(backlog, per_wave=cost.per_wave, stages=self._stages)
+            self._budget = self._packing.tokens(looked[0].start, seconds=seconds, cost=cost)
+        until = self._wait(supply, looked)
+        if until is not None:
+            return Plan(ask_again=until)
+        spans = self._by_tokens(looked) if cost is None else self._by_time(looked, seconds, cost)
+        self._ledger.launched(spans)
+        return Plan(spans)
+
+    def _wait(self, supply: Supply, looked: Sequence[Remainder]) -> float | None:
+        """When to ask again, if the wave is small and alone, the ring is busy and somebody is about to be admitted."""
+        if (
+            2 * supply.unplanned >= self._budget
+            or len(supply.flying) < self._stages
+            or not supply.arriving_requests
+            or len(looked) >= self._max_requests
+        ):
+            return None
+        return self._patience.wait((looked[0].rid, looked[0].start), supply.now)
+
+    def _by_time(
+        self, looked: Sequence[Remainder], seconds: float, cost: WaveCost
+    ) -> tuple[PlannedSpan, ...]:
+        return self._packing.pack(looked, seconds=seconds, cost=cost)
+
+    def _by_tokens(self, looked: Sequence[Remainder]) -> tuple[PlannedSpan, ...]:
+        return pack(
+            looked,
+            budget=self._budget,
+            fragment=max(self._min_tokens, self._budget // 2),
+            grid=self._grid,
+            max_requests=self._max_requests,
         )
 
-    def _size(self, supply: Supply, outlook: Outlook) -> None:
+    def _by_supply(self, supply: Supply, outlook: Outlook) -> int:
         wanted = self._position(outlook, target=self._supply_waves)
         if not supply.flying:
             self._hysteresis.restart(wanted)
-            return
-        still = self._position(outlook, target=self._supply_waves * 7 // 8) > self._hysteresis.position
-        self._hysteresis.decide(wanted, may_go_down=still)
+        else:
+            relaxed = self._position(outlook, target=self._supply_waves * 7 // 8)
+            self._hysteresis.decide(wanted, may_go_down=relaxed > self._hysteresis.position)
+        return self._budgets[self._hysteresis.position]
 
     def _position(self, outlook: Outlook, *, target: int) -> int:
         """Place of the largest budget that supplies `target` waves, within the limit on splitting."""

@@ -29,16 +29,15 @@ class Turns:
         self._run = self.max_run  # prefill goes first
 
     def choose(self, *, prefill_ready: bool, decode_ready: bool) -> WaveKind | None:
-        """The kind to launch now, None when nothing is ready. The caller must launch what is returned."""
+        """The kind whose turn it is, None when nothing is ready."""
         if prefill_ready and decode_ready:
             other = WaveKind.PREFILL if self._last is WaveKind.DECODE else WaveKind.DECODE
-            kind = other if self._run >= self.max_run else self._last
-        elif prefill_ready:
-            kind = WaveKind.PREFILL
-        elif decode_ready:
-            kind = WaveKind.DECODE
-        else:
-            return None
+            return other if self._run >= self.max_run else self._last
+        if prefill_ready:
+            return WaveKind.PREFILL
+        return WaveKind.DECODE if decode_ready else None
+
+    def launched(self, kind: WaveKind) -> None:
+        """A wave of this kind was launched, whosever turn it was."""
         self._run = self._run + 1 if kind is self._last else 1
         self._last = kind
-        return kind
