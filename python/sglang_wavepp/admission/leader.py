@@ -9,21 +9,43 @@ First come, first served holds as follows. No request is attempted for the first
 one that waits or that has no fresh hint. A request that goes on at a lower endpoint, or that some rank could not judge,
 may be passed by requests that are attempted in the same round. Once that has happened, nothing new is named behind it
 until it is admitted, so that fewer than `max_batch` requests ever pass it. A request that some rank still builds is in
-nobody's way: it takes its place in arrival order when all ranks have built it.
+nobody's way: it takes its place in arrival order when all ranks have built it. Nor is one that is held back because an
+earlier request is about to compute a prefix of it: it comes when that one has, at its place in arrival order. Requests
+are held back by earlier ones only, and those go on without them, so nobody is held back for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sglang_wavepp.admission.decision import Outcome, Verdict, decide
 from sglang_wavepp.admission.hint import Hint, candidate_of
 from sglang_wavepp.admission.messages import Attempt, Broadcast, InstallRecord, Vote
+from sglang_wavepp.admission.promises import Promises
 
 UNLIMITED: Final = 1 << 62
 """Tokens wanted where nobody counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What admission is likely to bring.
+
+    Attributes:
+        tokens: tokens that requests in admission will have to compute, as far as hints tell and counted up to some
+            bound; none of requests that can't be admitted now.
+        blocked: requests in admission that can't be admitted before something else happens.
+    """
+
+    tokens: int = 0
+    blocked: int = 0
+
+
+def no_chain(rid: str) -> Sequence[int] | None:
+    """Nobody hashes prompts."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +118,20 @@ class RoundsLeader:
         slow_interval: seconds between rounds while requests only wait for capacity.
         retry_interval: seconds before an attempt that a rank could not judge is made again, and after rank 0
             itself got capacity back.
+        chain: hashes of the full blocks of a prompt that was hinted, None where nobody hashes; then nobody is held
+            back.
+        block: tokens of a hashed block.
     """
 
     def __init__(
-        self, *, ranks: int, max_batch: int, slow_interval: float = 0.02, retry_interval: float = 0.001
+        self,
+        *,
+        ranks: int,
+        max_batch: int,
+        slow_interval: float = 0.02,
+        retry_interval: float = 0.001,
+        chain: Callable[[str], Sequence[int] | None] = no_chain,
+        block: int = 1,
     ) -> None:
         if ranks < 1 or max_batch < 1:
             raise ValueError(f"at least one rank and one attempt, got ranks={ranks}, max_batch={max_batch}")
@@ -107,6 +139,11 @@ class RoundsLeader:
         self._max_batch = max_batch
         self._slow = slow_interval
         self._retry = retry_interval
+        self._chain = chain
+        self._block = block
+        self._promises = Promises(block=block)
+        self._publishing: list[tuple[int, str, int]] = []
+        self._held_back = 0
         self._queue: dict[str, _Entry] = {}
         self._unsent: list[_Entry] = []
         self._aborting: set[str] = set()
@@ -160,6 +197,18 @@ class RoundsLeader:
         """Rank 0 got capacity back: ask soon whether the others did, instead of at the slow interval."""
         self._poked = True
 
+    def computed(self, rid: str, upto: int, command: int) -> None:
+        """An admitted request's prompt is computed up to `upto` tokens, or it ended and the rest never will be.
+
+        Args:
+            rid: of the request.
+            upto: tokens; the whole prompt when nothing more of it will come.
+            command: a rank that has applied it holds what was computed.
+        """
+        if rid in self._promises:
+            self._publishing.append((command, rid, upto))
+            self._poked = True
+
     # --- rounds ---------------------------------------------------------------------------------------------
 
     @property
@@ -176,6 +225,31 @@ class RoundsLeader:
         """Requests that wait for capacity."""
         return sum(entry.waiting for entry in self._queue.values())
 
+    @property
+    def holds_back(self) -> int:
+        """Requests that were held back when a round was last thought of, see `next_due`."""
+        return self._held_back
+
+    def outlook(self, *, at_most: int, patience: int = UNLIMITED) -> Outlook:
+        """What admission is likely to bring.
+
+        Args:
+            at_most: tokens; enough is known when there are as many.
+            patience: see `next_due`.
+        """
+        tokens, blocked = 0, 0
+        for place, entry in enumerate(self._queue.values()):
+            if tokens >= at_most:
+                break
+            if entry.waiting:
+                blocked += len(self._queue) - place
+                break
+            if entry.aborting or entry.building or self._is_held_back(entry, patience):
+                blocked += 1
+            elif entry.candidate is not None:
+                tokens += len(entry.record.token_ids) - entry.candidate
+        return Outlook(tokens, blocked)
+
     def in_admission(self) -> int:
         """Requests that are announced and neither admitted nor withdrawn."""
         return len(self._queue)
@@ -184,17 +258,21 @@ class RoundsLeader:
         """Whether nothing is in admission: no request, no open round, no event to fetch."""
         return not self._queue and self._open is None and not self._withdrawn
 
-    def next_due(self, now: float, *, free_rows: int, wanted: int = UNLIMITED) -> float | None:
+    def next_due(
+        self, now: float, *, free_rows: int, wanted: int = UNLIMITED, patience: int = UNLIMITED
+    ) -> float | None:
         """When to open the next round, in the seconds of `now`; None while votes are awaited or nothing is asked.
 
         Args:
             now: clock in seconds.
             free_rows: request rows that are free on rank 0.
             wanted: tokens that rank 0 could compute beyond what is admitted; nobody new is named at 0 or less.
+            patience: a request is held back when it can reuse so many tokens more after an earlier request, which is
+                on its way, has computed them.
         """
         if self._open is not None or not self._queue:
             return None
-        plan = self._plan(free_rows, wanted)
+        plan = self._plan(free_rows, wanted, patience)
         if self._unsent or self._aborting or plan.urgent:
             return now
         if plan.sated and not self._asks_again_soon():
@@ -202,13 +280,16 @@ class RoundsLeader:
             return None
         return max(now, self._opened_at + (self._retry if self._asks_again_soon() else self._slow))
 
-    def next_broadcast(self, now: float, *, free_rows: int, wanted: int = UNLIMITED) -> Broadcast | None:
+    def next_broadcast(
+        self, now: float, *, free_rows: int, wanted: int = UNLIMITED, patience: int = UNLIMITED
+    ) -> Broadcast | None:
         """Open a round, None when there is nothing to say.
 
         Args:
             now: clock in seconds.
             free_rows: request rows that are free on rank 0.
             wanted: see `next_due`.
+            patience: see `next_due`.
 
         Raises:
             RuntimeError: the round before is still open.
@@ -217,7 +298,7 @@ class RoundsLeader:
             raise RuntimeError(f"round {self._round} is still open")
         if not self._queue:
             return None
-        plan = self._plan(free_rows, wanted)
+        plan = self._plan(free_rows, wanted, patience)
         self._paused = False
         self._round += 1
         self._opened_at = now
@@ -252,11 +333,13 @@ class RoundsLeader:
         outcomes = decide(opened.attempts, votes)
         self._open = None
         self._latest = [vote.releases for vote in votes]
+        self._publish(votes)
         for rid, _ in opened.hints:
             self._take_hint(rid, [vote.hints.get(rid) for vote in votes])
         admitted, waits = self._take_outcomes(outcomes, votes)
         for rid, _ in opened.aborts:
             entry = self._queue.pop(rid)
+            self._promises.leave(rid)
             self._lowering -= entry.lowering
             self._aborting.discard(rid)
             self._withdrawn.append(rid)
@@ -273,10 +356,11 @@ class RoundsLeader:
     def _live(self) -> Iterator[_Entry]:
         return (entry for entry in self._queue.values() if not entry.aborting)
 
-    def _plan(self, free_rows: int, wanted: int) -> _Plan:
+    def _plan(self, free_rows: int, wanted: int, patience: int) -> _Plan:
         attempts: list[Attempt] = []
         rest: list[_Entry] = []
         building: list[_Entry] = []
+        back: list[_Entry] = []
         room = min(self._max_batch, free_rows)
         may_name, starved, judged, sated = True, False, False, False
         lowering = self._lowering
@@ -284,6 +368,10 @@ class RoundsLeader:
             if entry.building:
                 if len(building) < self._max_batch:
                     building.append(entry)
+                continue
+            if self._is_held_back(entry, patience):
+                if len(back) < self._max_batch:
+                    back.append(entry)
                 continue
             named = entry.lowering or (
                 may_name
@@ -310,15 +398,32 @@ class RoundsLeader:
                 rest.append(entry)
             elif not lowering:
                 break
+        self._held_back = len(back)
         next_up = 1 if starved else self._max_batch
         hinted = [e for place, e in enumerate(rest) if e.candidate is None or place < next_up]
         brings_on = any(not e.unjudged and (e.candidate is None or not (starved or attempts)) for e in hinted)
         return _Plan(
             attempts=tuple(attempts),
-            hints=tuple((entry.record.rid, entry.record.epoch) for entry in (*hinted, *building)),
+            hints=tuple((entry.record.rid, entry.record.epoch) for entry in (*hinted, *building, *back)),
             urgent=judged or brings_on,
             sated=sated,
         )
+
+    def _is_held_back(self, entry: _Entry, patience: int) -> bool:
+        if entry.lowering or entry.candidate is None or patience >= UNLIMITED:
+            return False
+        promised = min(self._promises.promised(entry.record.rid), entry.record.cache_limit)
+        return promised - entry.candidate >= patience
+
+    def _publish(self, votes: Sequence[Vote]) -> None:
+        applied = min(vote.applied_command for vote in votes)
+        waits = []
+        for command, rid, upto in self._publishing:
+            if command <= applied:
+                self._promises.publish(rid, upto)
+            else:
+                waits.append((command, rid, upto))
+        self._publishing = waits
 
     def _is_fresh(self, entry: _Entry) -> bool:
         # Content moves while requests wait, so an attempt starts from the hint of a round just before.
@@ -339,6 +444,8 @@ class RoundsLeader:
         if not entry.unjudged:
             entry.candidate = candidate_of(known)
             entry.hinted_in = self._round
+            if rid not in self._promises and (chain := self._chain(rid)) is not None:
+                self._promises.enter(rid, chain)
 
     def _take_outcomes(
         self, outcomes: Sequence[Outcome], votes: Sequence[Vote]

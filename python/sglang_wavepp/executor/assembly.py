@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,8 @@ from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.plane.request_record import has_grammar, record_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.planning.publisher import Publisher
+from sglang_wavepp.planning.snapshots import PublishRule
 from sglang_wavepp.planning.static import StaticPlanner
 from sglang_wavepp.rank.admission_thread import (
     SWITCH_INTERVAL_S,
@@ -191,9 +193,16 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     # A quarter of the pool at most: where waves are large against it, two rings of them would leave room for one
     # request at a time.
     headroom = min(2 * parallel.pp_size * planner.budget, limits.usable_tokens // 4)
-    admission = _admission(settings, cache, grid, limits, headroom=headroom)
+    publisher = Publisher(
+        publish_rule(
+            settings, scheduler.chunked_prefill_size, grid, hybrid=limits.recurrent_slots is not None
+        ),
+        block=settings.hint_block_size,
+    )
+    hashed = publisher.announce if rank.index == 0 else None
+    admission = _admission(settings, cache, grid, limits, headroom=headroom, hashed=hashed)
     # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
-    rounds = _rounds(rank, links, admission, handover, everywhere, timeline, ahead=2 * planner.budget)
+    rounds = _rounds(rank, links, admission, handover, everywhere, timeline, settings, planner, grid)
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     observer = _observer(scheduler, rank, partial(readings, admission, rounds), timeline)
     rounds.on_round = observer.after_round
@@ -223,6 +232,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             handover=handover,
             admission=port,
             planner=planner,
+            publisher=publisher,
             limits=everywhere,
             record=_record,
             timeouts=envs.SGLANG_REQ_WAITING_TIMEOUT.get() > 0 or envs.SGLANG_REQ_RUNNING_TIMEOUT.get() > 0,
@@ -243,14 +253,22 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
 
 
 def _admission(
-    settings: WaveSettings, cache: GuardedRadixCache, grid: SpanGrid, limits: PoolLimits, *, headroom: int
+    settings: WaveSettings,
+    cache: GuardedRadixCache,
+    grid: SpanGrid,
+    limits: PoolLimits,
+    *,
+    headroom: int,
+    hashed: Callable[[str, Sequence[int]], None] | None,
 ) -> TwoWalkAdmission | LeaseAdmission:
     if settings.admission != "lease":
         return TwoWalkAdmission(tree=RadixTree(cache, grid=grid.step), limits=limits)
     tree = IndexedRadixTree(cache, grid=grid.step)
     block = settings.hint_block_size
     probe = HintProbe(tree.core.index, block=block, step=math.lcm(block, grid.step))
-    lease = LeaseAdmission(tree=tree, limits=limits, probe=probe, block=block, headroom=headroom)
+    lease = LeaseAdmission(
+        tree=tree, limits=limits, probe=probe, block=block, headroom=headroom, hashed=hashed
+    )
     tree.core.holder = lease.escrows
     return lease
 
@@ -279,6 +297,17 @@ def _planner(
         raise SettingsError(
             f"{error}; set --wavepp-max-wave-tokens or --chunked-prefill-size accordingly"
         ) from error
+
+
+def publish_rule(
+    settings: WaveSettings, chunked_prefill_size: int | None, grid: SpanGrid, *, hybrid: bool
+) -> PublishRule:
+    """Which positions of a prompt are published while it is computed."""
+    if not hybrid:
+        return PublishRule.every_span(grid=grid.step)
+    period = settings.snapshot_period or settings.wave_tokens(chunked_prefill_size)
+    # Without tracking there is only the running state, which is at the span's end.
+    return PublishRule.sparse(grid=grid.step, period=period, inside=grid.recurrent > 1)
 
 
 def pool_limits(scheduler: Any) -> PoolLimits:
@@ -383,8 +412,9 @@ def _rounds(
     handover: Handover,
     everywhere: PoolLimits,
     timeline: Timeline,
-    *,
-    ahead: int,
+    settings: WaveSettings,
+    planner: StaticPlanner,
+    grid: SpanGrid,
 ) -> LeadingRounds | FollowingRounds:
     if rank.index:
         member = RoundsMember(rank=rank.index, cache=admission, takes_long=has_grammar)
@@ -392,15 +422,27 @@ def _rounds(
         return FollowingRounds(member=member, sender=sender, handover=handover, timeline=timeline)
     member = RoundsMember(rank=0, cache=admission)  # announces a request when its grammar is compiled here
     ranks = len(links.infos)
+    stages = get_parallel().pp_size
+    least_gain = math.lcm(settings.hint_block_size, grid.step)
+
+    def patience() -> int:
+        # A request that is held back starts when the other's wave has passed all stages. Where nothing else is left
+        # to plan, those stages would idle, so what is gained must be worth more.
+        return least_gain if handover.unplanned_tokens else max(least_gain, (stages - 1) * planner.budget)
+
     return LeadingRounds(
-        leader=RoundsLeader(ranks=ranks, max_batch=everywhere.rows),
+        leader=RoundsLeader(
+            ranks=ranks, max_batch=everywhere.rows, chain=admission.chain, block=settings.hint_block_size
+        ),
         member=member,
         sender=_present(links.rounds_leader),
         handover=handover,
         ranks=ranks,
         free_rows=lambda: admission.free_rows,
         timeline=timeline,
-        ahead=ahead,
+        ahead=2 * planner.budget,
+        patience=patience,
+        looks_ahead=4 * stages * planner.budget,
     )
 
 

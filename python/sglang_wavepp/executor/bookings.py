@@ -5,7 +5,7 @@ Only rank 0 keeps it. Positions advance by what was launched, never by what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -46,6 +46,7 @@ class Booking:
         prompt: tokens of the prompt.
         next: first position that no launched span covers.
         in_flight: spans of the request between launch and result.
+        queued: whether it stands in SGLang's waiting queue.
         phase: where it is.
         abort: why it is to end, None while it isn't.
     """
@@ -54,6 +55,7 @@ class Booking:
     prompt: int
     next: int = 0
     in_flight: int = 0
+    queued: bool = True
     phase: Phase = Phase.ADMISSION
     abort: AbortReason | None = None
 
@@ -76,11 +78,18 @@ class Bookings:
     """Called with the tokens of admitted requests that need no planning any more."""
     _all: dict[str, Booking] = field(default_factory=dict)
     _unplanned: dict[str, Booking] = field(default_factory=dict)
+    _flying: dict[int, tuple[PlannedSpan, ...]] = field(default_factory=dict)
+    _launched_by: dict[int, int] = field(default_factory=dict)
+    unplanned_tokens: int = 0
+    """Tokens of admitted requests that no wave carries yet."""
+    in_admission: int = 0
+    """Requests that are announced and not admitted."""
 
     def arrive(self, req: Any) -> Booking:
         """A request that goes into admission."""
         booking = Booking(req=req, prompt=len(req.origin_input_ids))
         self._all[booking.key] = booking
+        self.in_admission += 1
         return booking
 
     def admit(self, key: str, endpoint: int) -> Booking:
@@ -89,6 +98,8 @@ class Bookings:
         booking.phase = Phase.PREFILL
         booking.next = endpoint
         self._unplanned[key] = booking
+        self.unplanned_tokens += booking.prompt - endpoint
+        self.in_admission -= 1
         return booking
 
     def get(self, key: str) -> Booking | None:
@@ -104,28 +115,53 @@ class Bookings:
         """Whether any request waits for a span."""
         return bool(self._unplanned)
 
-    def launched(self, span: PlannedSpan) -> Booking:
-        """A span of the request was launched."""
-        booking = self._all[span.rid]
-        if booking.next != span.start:
-            raise RuntimeError(f"span of {span.rid} starts at {span.start}, not at {booking.next}")
+    def flying(self) -> Sequence[tuple[PlannedSpan, ...]]:
+        """Spans of each prefill wave between launch and result, oldest wave first."""
+        return tuple(self._flying.values())
+
+    def launch(self, wave: int, spans: tuple[PlannedSpan, ...], *, command: int) -> list[Booking]:
+        """A prefill wave is launched by a command; the requests of its spans.
+
+        Raises:
+            RuntimeError: a span doesn't start where its request is, or its request isn't known.
+        """
+        launched = [self._launch(span) for span in spans]
+        self._flying[wave] = spans
+        self._launched_by[wave] = command
+        return launched
+
+    def land(self, wave: int) -> tuple[tuple[PlannedSpan, ...], int]:
+        """The result of a prefill wave has come; its spans, and the command that launched it."""
+        return self._flying.pop(wave), self._launched_by.pop(wave)
+
+    def _launch(self, span: PlannedSpan) -> Booking:
+        booking = self._all.get(span.rid)
+        if booking is None or booking.next != span.start or span.end > booking.prompt:
+            where = "isn't known" if booking is None else f"is at {booking.next} of {booking.prompt}"
+            raise RuntimeError(f"span [{span.start}, {span.end}) of request {span.rid}, which {where}")
         booking.next = span.end
         booking.in_flight += 1
         if booking.planned:
             self._unplanned.pop(span.rid, None)
-        self.settled(span.length)
+        self._settle(span.length)
         return booking
+
+    def _settle(self, tokens: int) -> None:
+        self.unplanned_tokens -= tokens
+        self.settled(tokens)
 
     def stop_planning(self, key: str) -> None:
         """Plan no more spans of a request that is to end."""
         booking = self._unplanned.pop(key, None)
         if booking is not None:
-            self.settled(booking.prompt - booking.next)
+            self._settle(booking.prompt - booking.next)
 
     def end(self, key: str) -> None:
         """The request has ended."""
         self.stop_planning(key)
-        self._all.pop(key, None)
+        booking = self._all.pop(key, None)
+        if booking is not None and booking.phase is Phase.ADMISSION:
+            self.in_admission -= 1
 
     def matching(self, prefix: str, everything: bool) -> list[Booking]:
         """Requests whose client's id starts with `prefix` (SGLang's rule for aborts), or all."""

@@ -7,7 +7,10 @@ sends a command before it applies it itself, so that the others prepare while it
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -38,8 +41,9 @@ from sglang_wavepp.plane.messages import (
 )
 from sglang_wavepp.plane.result_link import ResultReceiver
 from sglang_wavepp.planning.lanes import choose_lanes
+from sglang_wavepp.planning.publisher import Publisher
 from sglang_wavepp.planning.spans import PlannedSpan
-from sglang_wavepp.planning.static import StaticPlanner
+from sglang_wavepp.planning.supply import Supply, WavePlanner
 from sglang_wavepp.planning.turns import Turns, WaveKind
 from sglang_wavepp.rank.handover import Handover
 from sglang_wavepp.telemetry.trace import ADMISSION
@@ -62,7 +66,8 @@ class Leader:
         results: link from the last stage.
         handover: meeting point with the admission thread.
         admission: how this LOOP takes part in admission.
-        planner: packs prefill waves.
+        planner: sizes and packs prefill waves.
+        publisher: says which positions of a prompt every rank publishes.
         limits: pool sizes of the smallest rank: what exceeds them is refused at arrival.
         record: makes the installation record of a request.
         timeouts: whether the operator limits how long requests wait or run.
@@ -77,7 +82,8 @@ class Leader:
         results: ResultReceiver,
         handover: Handover,
         admission: AdmissionPort,
-        planner: StaticPlanner,
+        planner: WavePlanner,
+        publisher: Publisher,
         limits: PoolLimits,
         record: Callable[[Any], InstallRecord],
         timeouts: bool,
@@ -89,6 +95,7 @@ class Leader:
         self._handover = handover
         self._admission = admission
         self._planner = planner
+        self._publisher = publisher
         self._limits = limits
         self._record = record
         self._timeouts = timeouts
@@ -98,6 +105,7 @@ class Leader:
         self._command_number = 0
         self._arrivals = 0
         self._wave = 0
+        self._plan_again: float | None = None
         self._next_lane = 0
         self._was_busy = True
         self._stopped = False
@@ -137,6 +145,8 @@ class Leader:
             waits.append(FLUSH_CHECK_MS)
         if self._timeouts and len(self._bookings):
             waits.append(TIMEOUT_CHECK_MS)
+        if self._plan_again is not None:
+            waits.append(max(0, math.ceil((self._plan_again - time.monotonic()) * 1000)))
         return min(waits) if waits else None
 
     def _when_idle(self) -> None:
@@ -219,6 +229,12 @@ class Leader:
         for admitted in self._handover.pop_admitted():
             progressed = True
             booking = self._bookings.admit(admitted.rid, admitted.endpoint)
+            self._publisher.admit(
+                booking.key,
+                prompt=booking.prompt,
+                endpoint=booking.next,
+                reach=self._stage.leases.reach(booking.key),
+            )
             if booking.abort is not None:
                 self._release(booking)
         for rid in self._handover.pop_withdrawn():
@@ -233,39 +249,61 @@ class Leader:
     def _end_queued(self, booking: Booking) -> None:
         """Tell the client that a request ended before its first span."""
         s = self._scheduler
-        if booking.req in s.waiting_queue:
+        if booking.queued:
             s.waiting_queue.remove(booking.req)
         s._release_aborted_request(booking.req)
         reason = booking.abort or AbortReason()
         s.send_abort_output(_make_abort_req(booking.req, finished_reason=reason.finished_reason), booking.req)
         self._stage.entries.remove(booking.key)
+        self._publisher.forget(booking.key)
         self._bookings.end(booking.key)
 
     # --- waves --------------------------------------------------------------------------------------------------
 
     def _launch(self) -> bool:
+        self._plan_again = None
         slot = self._stage.ring.free_slot()
         if slot is None or self._scheduler._engine_paused:
             return False
         lane = self._ready_lane()
         kind = self._turns.choose(prefill_ready=self._bookings.has_unplanned(), decode_ready=lane is not None)
+        if kind is WaveKind.PREFILL:
+            plan = self._planner.plan(self._supply())
+            if not plan.spans:
+                self._plan_again = plan.ask_again
+                kind = None if lane is None else WaveKind.DECODE
         if kind is None:
             return False
         self._wave += 1
+        self._turns.launched(kind)
         if kind is WaveKind.PREFILL:
-            self._launch_prefill(slot, self._planner.pack(self._bookings.remainders()))
+            self._launch_prefill(slot, plan.spans)
         else:
             assert lane is not None
             self._launch_decode(slot, lane)
         return True
 
+    def _supply(self) -> Supply:
+        outlook = self._handover.outlook
+        return Supply(
+            queue=self._bookings.remainders(),
+            unplanned=self._bookings.unplanned_tokens,
+            flying=self._bookings.flying(),
+            arriving_tokens=outlook.tokens,
+            arriving_requests=max(0, self._bookings.in_admission - outlook.blocked),
+            now=time.monotonic(),
+        )
+
     def _launch_prefill(self, slot: int, planned: tuple[PlannedSpan, ...]) -> None:
-        spans = tuple(Span(rid=span.rid, start=span.start, length=span.length) for span in planned)
+        planned = tuple(replace(span, publish=self._publisher.position(span)) for span in planned)
+        spans = tuple(
+            Span(rid=span.rid, start=span.start, length=span.length, publish=span.publish) for span in planned
+        )
         command = PrefillWave(seq=self._number(), wave=self._wave, slot=slot, spans=spans)
         self._commands.send(command)
-        for span in planned:
-            booking = self._bookings.launched(span)
-            if booking.req in self._scheduler.waiting_queue:
+        for booking in self._bookings.launch(self._wave, planned, command=command.seq):
+            if booking.queued:
+                booking.queued = False
                 self._scheduler.waiting_queue.remove(booking.req)
         self._stage.launch_prefill(command, None)
         self._applied(command.seq)
@@ -301,7 +339,7 @@ class Leader:
             self._commands.send(command)
             ended = {key_of(req) for req in self._stage.apply_result(command)}
             self._applied(command.seq)
-            self._account(flight, ended)
+            self._account(flight, ended, command.seq)
         return progressed
 
     def _lanes_of(self, flight: Flight) -> tuple[int, ...]:
@@ -320,7 +358,9 @@ class Leader:
             and req.to_finish is None
         )
 
-    def _account(self, flight: Flight, ended: set[str]) -> None:
+    def _account(self, flight: Flight, ended: set[str], command: int) -> None:
+        if flight.lane is None:
+            self._landed(flight, command)
         for key in flight.keys:
             booking = self._bookings.get(key)
             if booking is None:
@@ -333,6 +373,18 @@ class Leader:
                 booking.phase = Phase.DECODE
             elif booking.abort is not None and not booking.planned and not booking.in_flight:
                 self._release(booking)
+
+    def _landed(self, flight: Flight, command: int) -> None:
+        """Tell admission what of the prompts is computed now.
+
+        A rank files what a span publishes when it launches it, and the end of a prompt when its result is applied.
+        """
+        spans, launched_by = self._bookings.land(flight.wave)
+        for span in spans:
+            if span.rid not in flight.middle:
+                self._handover.computed(span.rid, span.end, command, last=True)
+            elif span.publish:
+                self._handover.computed(span.rid, span.publish, launched_by, last=False)
 
     # --- aborts, flush, stop ------------------------------------------------------------------------------------
 
@@ -360,6 +412,7 @@ class Leader:
         """End a request that has no span in flight, on every rank."""
         self._bookings.stop_planning(booking.key)
         self._send_abort(booking, release=True)
+        self._handover.computed(booking.key, booking.prompt, self._command_number, last=True)
         self._end_queued(booking)
 
     def _send_abort(self, booking: Booking, *, release: bool) -> None:

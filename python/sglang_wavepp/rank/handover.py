@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from sglang_wavepp.admission.leader import Admitted
+from sglang_wavepp.admission.leader import Admitted, Outlook
 from sglang_wavepp.admission.messages import InstallRecord
 
 
@@ -52,7 +52,16 @@ class CapacityAsk:
     """Capacity came back on this rank."""
 
 
-Ask: TypeAlias = InstallRecord | AbortAsk | FenceAsk | BuiltAsk | CapacityAsk
+@dataclass(frozen=True, slots=True)
+class ComputedAsk:
+    """A prompt is computed up to here on every rank that has applied this command, see `RoundsLeader.computed`."""
+
+    rid: str
+    upto: int
+    command: int
+
+
+Ask: TypeAlias = InstallRecord | AbortAsk | FenceAsk | BuiltAsk | CapacityAsk | ComputedAsk
 
 
 class Handover:
@@ -66,6 +75,10 @@ class Handover:
     def __init__(self, *, wave_wake: Signal, loop_wake: Signal) -> None:
         self.wave_wake = wave_wake
         self.loop_wake = loop_wake
+        self.outlook = Outlook()
+        """Rank 0: what admission is likely to bring, as the admission thread last saw it."""
+        self.holds_back = False
+        """Rank 0: whether the admission thread holds requests back until others have computed their prefix."""
         self._lock = threading.Lock()
         self._asks: list[Ask] = []
         self._installed: list[InstallRecord] = []
@@ -107,9 +120,21 @@ class Handover:
     def settled(self, tokens: int) -> None:
         """Rank 0: so many more tokens of admitted requests need no planning: planned, or their request ends."""
         self._settled_tokens += tokens
-        if self._sated:
+        if self._sated or (self.holds_back and not self.unplanned_tokens):
             self._sated = False
             self.wave_wake.signal()
+
+    def computed(self, rid: str, upto: int, command: int, *, last: bool) -> None:
+        """Rank 0: an admitted request's prompt is computed up to here, or no more of it will be.
+
+        Args:
+            rid: of the request.
+            upto: tokens.
+            command: a rank that has applied it holds what was computed.
+            last: nothing more of the prompt will come; before that only what somebody waits for is passed on.
+        """
+        if last or self.holds_back:
+            self._ask(ComputedAsk(rid, upto, command))
 
     def applied_command(self, seq: int) -> None:
         """The LOOP has applied this command and all before it."""
@@ -153,6 +178,11 @@ class Handover:
         """Number of the last command that the LOOP has applied."""
         return self._applied_command
 
+    @property
+    def unplanned_tokens(self) -> int:
+        """Tokens of admitted requests that no wave carries yet."""
+        return self._admitted_tokens - self._settled_tokens
+
     def unplanned(self, *, sated_at: int) -> int:
         """Tokens of admitted requests that no wave carries yet.
 
@@ -160,7 +190,7 @@ class Handover:
         """
         # Said before it is read: either this reading has the LOOP's last tokens, or the LOOP sees that it must wake.
         self._sated = True
-        unplanned = self._admitted_tokens - self._settled_tokens
+        unplanned = self.unplanned_tokens
         self._sated = unplanned >= sated_at
         return unplanned
 

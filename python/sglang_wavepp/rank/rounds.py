@@ -14,7 +14,7 @@ from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.leader import UNLIMITED, RoundsLeader
 from sglang_wavepp.admission.member import RoundsMember
 from sglang_wavepp.admission.messages import Broadcast, Gather, InstallRecord, Vote
-from sglang_wavepp.rank.handover import AbortAsk, BuiltAsk, CapacityAsk, FenceAsk, Handover
+from sglang_wavepp.rank.handover import AbortAsk, BuiltAsk, CapacityAsk, ComputedAsk, FenceAsk, Handover
 from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, Timeline
 
 
@@ -55,6 +55,8 @@ class LeadingRounds:
         ranks: how many ranks vote, rank 0 among them.
         free_rows: request rows that are free on rank 0.
         ahead: tokens that may be admitted and unplanned before nobody new is attempted, None for any number.
+        patience: says how many tokens more a request must be able to reuse later to be held back now.
+        looks_ahead: tokens in admission beyond which the LOOP needs to know no more.
         timeline: trace.
     """
 
@@ -69,8 +71,12 @@ class LeadingRounds:
         free_rows: Callable[[], int],
         timeline: Timeline,
         ahead: int | None = None,
+        patience: Callable[[], int] = lambda: UNLIMITED,
+        looks_ahead: int = 0,
     ) -> None:
         self._ahead = ahead
+        self._patience = patience
+        self._looks_ahead = looks_ahead
         self._leader = leader
         self._member = member
         self._sender = sender
@@ -126,15 +132,23 @@ class LeadingRounds:
                 self._leader.fence(ask.command)
             elif isinstance(ask, CapacityAsk):
                 self._leader.capacity_changed()
+            elif isinstance(ask, ComputedAsk):
+                self._leader.computed(ask.rid, ask.upto, ask.command)
         self._handover.answer(withdrawn=self._leader.take_withdrawn())
 
     def next_due(self, now: float) -> float | None:
         """When to open the next round, None while votes are awaited or nothing is in admission."""
-        return self._leader.next_due(now, free_rows=self._free_rows(), wanted=self._wanted())
+        due = self._leader.next_due(
+            now, free_rows=self._free_rows(), wanted=self._wanted(), patience=self._patience()
+        )
+        self._handover.holds_back = self._leader.holds_back > 0
+        return due
 
     def open(self, now: float) -> bool:
         """Open a round, if there is anything to say; without followers it is closed at once."""
-        broadcast = self._leader.next_broadcast(now, free_rows=self._free_rows(), wanted=self._wanted())
+        broadcast = self._leader.next_broadcast(
+            now, free_rows=self._free_rows(), wanted=self._wanted(), patience=self._patience()
+        )
         if broadcast is None:
             return False
         self._opened_ns = self._timeline.now_ns()
@@ -170,6 +184,8 @@ class LeadingRounds:
         outcomes = self._member.on_gather(gather)
         self._member.drain()  # the LOOP of rank 0 has made its requests itself
         events = self._leader.on_votes(votes)
+        # Before the answer: what is admitted is no outlook any more.
+        self._handover.outlook = self._leader.outlook(at_most=self._looks_ahead, patience=self._patience())
         self._handover.answer(admitted=events.admitted, withdrawn=events.withdrawn)
         self.closed += 1
         self.outcomes.update(outcome.verdict for outcome in outcomes)

@@ -39,12 +39,20 @@ def vote(
     round: int = 1,
     *,
     releases: int = 0,
+    applied_command: int = 0,
     hints: dict[str, int | None] | None = None,
     **attempts: AttemptVote,
 ) -> Vote:
     """A vote; `hints` are endpoints of ranks that can resume anywhere up to them."""
     said = {rid: None if end is None else Hint(end) for rid, end in (hints or {}).items()}
-    return Vote(round=round, rank=rank, applied_command=0, releases=releases, hints=said, attempts=attempts)
+    return Vote(
+        round=round,
+        rank=rank,
+        applied_command=applied_command,
+        releases=releases,
+        hints=said,
+        attempts=attempts,
+    )
 
 
 def broadcast(

@@ -13,6 +13,8 @@ def test_a_ready_kind_waits_for_a_bounded_run_of_the_other(
     for prefill, decode in ready:
         kind = turns.choose(prefill_ready=prefill, decode_ready=decode)
         assert (kind is None) == (not prefill and not decode)
+        if kind is not None:
+            turns.launched(kind)
         if kind is WaveKind.PREFILL:
             assert prefill
         if kind is WaveKind.DECODE:
@@ -24,5 +26,18 @@ def test_a_ready_kind_waits_for_a_bounded_run_of_the_other(
 
 def test_with_both_ready_the_kinds_alternate() -> None:
     turns = Turns()
-    kinds = [turns.choose(prefill_ready=True, decode_ready=True) for _ in range(6)]
+    kinds = []
+    for _ in range(6):
+        kind = turns.choose(prefill_ready=True, decode_ready=True)
+        assert kind is not None
+        turns.launched(kind)
+        kinds.append(kind)
     assert kinds == [WaveKind.PREFILL, WaveKind.DECODE] * 3
+
+
+def test_a_kind_that_lets_its_turn_pass_keeps_it() -> None:
+    turns = Turns()
+    turns.launched(WaveKind.DECODE)
+    for _ in range(3):
+        assert turns.choose(prefill_ready=True, decode_ready=True) is WaveKind.PREFILL
+        turns.launched(WaveKind.DECODE)  # nothing to prefill after all
