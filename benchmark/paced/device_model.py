@@ -66,6 +66,10 @@ class DeviceModel:
             transfer_per_token=self.transfer_per_token * by,
         )
 
+    def at_scale(self, scale: float) -> DeviceModel:
+        """The same device at another speed."""
+        return replace(self, scale=scale)
+
     def to_json(self) -> str:
         """For `VARIABLE`."""
         return json.dumps(asdict(self))

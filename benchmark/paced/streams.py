@@ -72,7 +72,8 @@ class PacedEvent:
 
     def record(self, stream: PacedStream | None = None) -> None:
         """Mark the end of what is queued on the stream, the current one when None."""
-        self.ready_time = (current_stream() if stream is None else stream).tail
+        # On an idle stream the mark passes at once, not when its last work ended.
+        self.ready_time = max((current_stream() if stream is None else stream).tail, now())
 
     def wait(self, stream: PacedStream | None = None) -> None:
         """Let work that the stream gets from now on start after this event."""

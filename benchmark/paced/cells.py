@@ -1,0 +1,64 @@
+"""The cells of the grid: a workload at a concurrency, named as in ``reuse131:4``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sglang_wavepp.simulate.workload import Job, Workload, closed, phases
+
+PAGE = 64
+PHASES = "phases"
+TEN = (
+    *("reuse131:1", "reuse131:4", "reuse131:8", "reuse262:1", "reuse262:4"),
+    *("cold131:1", "cold131:8", "cold65:1", "mixed131:8", PHASES),
+)
+"""The cells of the published table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell. ``rounds``: requests as a multiple of the concurrency; there are six at least."""
+
+    kind: str
+    concurrency: int
+    rounds: int = 2
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+        return PHASES if self.kind == PHASES else f"{self.kind}:{self.concurrency}"
+
+    def workload(self, *, shorten: int = 1) -> Workload:
+        """Its requests, each that many times shorter than the name says."""
+        if self.kind == PHASES:
+            whole = phases(rounds=self.rounds)
+        else:
+            whole = closed(self.kind, self.concurrency, rounds=self.rounds)
+        return replace(whole, jobs=tuple(_shortened(job, shorten) for job in whole.jobs))
+
+
+def cells_named(text: str, *, rounds: int = 2) -> tuple[Cell, ...]:
+    """The cells of a list of names, in its order.
+
+    Raises:
+        ValueError: a name isn't of the form ``reuse131:4``, or there is none.
+    """
+    names = text.replace(",", " ").split()
+    if not names:
+        raise ValueError(f"name some cells, such as {' '.join(TEN)}")
+    return tuple(_cell(name, rounds) for name in names)
+
+
+def _cell(name: str, rounds: int) -> Cell:
+    if name == PHASES:
+        return Cell(PHASES, 32, rounds)
+    kind, _, concurrency = name.partition(":")
+    if not concurrency.isdigit() or int(concurrency) < 1:
+        raise ValueError(f"{name!r} is no cell: write it as reuse131:4, or {PHASES}")
+    cell = Cell(kind, int(concurrency), rounds)
+    cell.workload()  # says whether there is such a workload
+    return cell
+
+
+def _shortened(job: Job, by: int) -> Job:
+    return Job(cached=job.cached // by // PAGE * PAGE, prompt=job.prompt // by)

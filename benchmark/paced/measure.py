@@ -1,0 +1,216 @@
+"""One cell on one server: prime the cache, play the workload, and say what the stages did."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmark.paced import analysis, recorder, run_queue
+from benchmark.paced.cells import PAGE, Cell
+from benchmark.paced.clients import Clients, Served
+from benchmark.paced.device_model import DeviceModel
+from benchmark.paced.paced_server import PacedServer
+from benchmark.paced.prompts import Script
+from benchmark.paced.records import Record, StageRecord
+from benchmark.paced.replay import ideal_seconds
+from sglang_wavepp.planning.cost import WaveCost
+from sglang_wavepp.simulate.bound import bound_tok_s
+from sglang_wavepp.simulate.machine import Machine
+from sglang_wavepp.simulate.outcome import percentile
+from sglang_wavepp.simulate.workload import Phase, Workload
+
+MOST_RUN_QUEUE = 0.05
+"""Share of a wave's time that a stage's LOOP may wait for a core: beyond that the machine was measured."""
+PRIMING_SCALE = 200.0
+"""Device scale while prefixes are brought into the cache, which nobody measures."""
+GOOD = 0.8
+"""Share of the reusable prefix that a good hit reuses."""
+HOTTEST = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all arms of a run share.
+
+    Attributes:
+        pp: stages.
+        wave_tokens: M, after shortening.
+        shorten: prompts and waves are that many times shorter than their names say.
+        model: of the device, after shortening, at scale 1.
+        scale: of the device.
+        digest: of everything that makes figures comparable.
+    """
+
+    pp: int
+    wave_tokens: int
+    shorten: int
+    model: DeviceModel
+    scale: float
+    digest: str
+
+
+def play(
+    server: PacedServer,
+    workload: Workload,
+    setting: Setting,
+    *,
+    tag: str,
+    seed: int,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Served], list[run_queue.Spent], list[run_queue.Spent]]:
+    """Empty the cache, bring the prefixes in, and play a workload.
+
+    Args:
+        tag: request ids begin with it; no two plays on a server may share it.
+
+    Returns:
+        The answers, and what the LOOPs' threads and the ranks' processes spent meanwhile.
+
+    Raises:
+        RequestFailed: a request wasn't answered.
+    """
+    script = Script.of(workload.jobs, tag=tag, seed=seed)
+    url = server.client.base_url
+    progress("priming")
+    server.client.flush_cache()
+    server.set_scale(PRIMING_SCALE)
+    if script.priming:
+        Clients(url, 2).closed_loop(script.priming, [Phase(2, len(script.priming))])
+    server.set_scale(setting.scale)
+    pids = server.ranks()
+    threads, processes = run_queue.main_threads(pids), run_queue.processes(pids)
+    count = len(script.measured)
+    clients = Clients(url, max(workload.concurrency, 64), lambda done: progress(f"{done} of {count}"))
+    if workload.times:
+        served = clients.open_loop(script.measured, workload.times)
+    else:
+        served = clients.closed_loop(script.measured, workload.phases)
+    spent = [after.since(before) for before, after in zip(threads, run_queue.main_threads(pids), strict=True)]
+    wholly = [after.since(before) for before, after in zip(processes, run_queue.processes(pids), strict=True)]
+    return served, spent, wholly
+
+
+def measure(
+    server: PacedServer,
+    cell: Cell,
+    setting: Setting,
+    *,
+    arm: str,
+    repeat: int,
+    attempt: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """One attempt at one repeat of one cell."""
+    workload = cell.workload(shorten=setting.shorten)
+    load = os.getloadavg()[0]
+    tag = f"{cell.kind}-{cell.concurrency}-{repeat}-{attempt}"
+    served, threads, processes = play(server, workload, setting, tag=tag, seed=repeat, progress=progress)
+    forwards = analysis.of_requests(recorder.read(server.traces), [each.rid for each in served])
+    return record_of(
+        cell.kind,
+        cell.concurrency,
+        workload,
+        setting,
+        arm=arm,
+        repeat=repeat,
+        load=load,
+        served=served,
+        forwards=forwards,
+        threads=threads,
+        processes=processes,
+    )
+
+
+def record_of(
+    kind: str,
+    concurrency: int,
+    workload: Workload,
+    setting: Setting,
+    *,
+    arm: str,
+    repeat: int,
+    load: float,
+    served: Sequence[Served],
+    forwards: Sequence[Sequence[recorder.Forward]],
+    threads: Sequence[run_queue.Spent],
+    processes: Sequence[run_queue.Spent],
+) -> Record:
+    """The figures of a measurement; rejected when the hosts of the stages had to wait for this machine's cores."""
+    stages = [analysis.figures(stage) for stage in forwards]
+    waits = [spent.waiting / stage.waves for spent, stage in zip(threads, stages, strict=True)]
+    shares = [wait / stage.wave_s for wait, stage in zip(waits, stages, strict=True)]
+    worst = max(range(len(stages)), key=shares.__getitem__)
+    reason = None
+    if shares[worst] > MOST_RUN_QUEUE:
+        reason = f"stage {worst} waited for a core {shares[worst]:.0%} of a wave's time"
+    seconds = max(each.answered for each in served) - min(each.due for each in served)
+    model = setting.model.at_scale(setting.scale)
+    plan = None
+    if not workload.times:
+        rids = [each.rid for each in served]
+        plan = workload.tokens / ideal_seconds(forwards[0], rids, workload, model, stages=setting.pp)
+    chances = [each for each in served if each.reusable]
+    times = sorted(each.seconds for each in served)
+    return Record(
+        workload=kind,
+        concurrency=concurrency,
+        arm=arm,
+        repeat=repeat,
+        tok_s=workload.tokens / seconds,
+        p50_s=percentile(times, 0.5),
+        p95_s=percentile(times, 0.95),
+        idle=statistics.fmean(stage.idle for stage in stages),
+        plan_tok_s=plan,
+        bound_tok_s=bound_tok_s(machine(setting, model), workload) if not workload.times else None,
+        good_hits=sum(each.cached >= GOOD * each.reusable for each in chances) / len(chances)
+        if chances
+        else None,
+        scale=setting.scale,
+        shorten=setting.shorten,
+        pp=setting.pp,
+        wave_tokens=setting.wave_tokens,
+        rejected=reason is not None,
+        reason=reason,
+        settings=setting.digest,
+        load=load,
+        hosts=sum(spent.running for spent in processes) / seconds,
+        requests=len(served),
+        stages=[
+            StageRecord(
+                waves=stage.waves,
+                tokens=stage.tokens,
+                wave_ms=stage.wave_s * 1e3,
+                idle=stage.idle,
+                late_s=stage.late_s,
+                upstream_s=stage.upstream_s,
+                host_ms=stage.main_s * 1e3,
+                process_ms=stage.process_s * 1e3,
+                run_queue_ms=wait * 1e3,
+                hot=_hottest(stage),
+            )
+            for stage, wait in zip(stages, waits, strict=True)
+        ],
+    )
+
+
+def machine(setting: Setting, model: DeviceModel) -> Machine:
+    """The device as the simulator takes it."""
+    factors = (*model.factors, *(1.0 for _ in range(setting.pp)))[: setting.pp]
+    return Machine(
+        stages=factors,
+        cost=WaveCost(
+            per_wave=model.per_wave / model.scale,
+            per_token=model.per_token / model.scale,
+            per_pair=model.per_pair / model.scale,
+        ),
+        max_tokens=setting.wave_tokens,
+        page=PAGE,
+    )
+
+
+def _hottest(stage: analysis.StageFigures) -> dict[str, float]:
+    """CPU milliseconds a wave of the functions that take most, by name."""
+    by_cpu = sorted(stage.timers.items(), key=lambda item: -item[1][2])[:HOTTEST]
+    return {name: round(cpu * 1e3, 3) for name, (_, _, cpu) in by_cpu}

@@ -1,0 +1,84 @@
+"""The requests of a workload as bytes that are ready to be sent: encoding them costs more than sending them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmark.workloads import FIRST_ID, LAST_ID
+from sglang_wavepp.simulate.workload import Job
+
+GROUPS = 4
+"""Different prefixes that the requests of a workload reuse, in turn."""
+AFTER_PREFIX = 64
+"""Tokens behind the prefix in the request that brings it into the cache."""
+_IDS = range(FIRST_ID, LAST_ID + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of one output token.
+
+    Attributes:
+        rid: its id on the server.
+        body: of ``POST /generate``.
+        tokens: of the prompt.
+        reusable: tokens that are in the cache when all went well.
+    """
+
+    rid: str
+    body: bytes
+    tokens: int
+    reusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is sent: first `priming`, which brings the prefixes into the cache, then what is measured."""
+
+    priming: tuple[Request, ...]
+    measured: tuple[Request, ...]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], *, tag: str, seed: int) -> Script:
+        """Requests for these jobs; every call with another seed gives other tokens.
+
+        Args:
+            tag: request ids begin with it.
+        """
+        rng = random.Random(f"{tag}-{seed}")
+        lengths = sorted({job.cached for job in jobs if job.cached})
+        prefixes = {length: [_ids(rng, length) for _ in range(GROUPS)] for length in lengths}
+        priming = tuple(
+            _request(f"{tag}-p{length}-{number}", prefix + _ids(rng, AFTER_PREFIX), 0)
+            for length in lengths
+            for number, prefix in enumerate(prefixes[length])
+        )
+        turns: dict[int, Iterator[int]] = {length: _turns() for length in lengths}
+        measured = []
+        for number, job in enumerate(jobs):
+            prefix = prefixes[job.cached][next(turns[job.cached])] if job.cached else []
+            measured.append(_request(f"{tag}-{number}", prefix + _ids(rng, job.suffix), job.cached))
+        return cls(priming=priming, measured=tuple(measured))
+
+
+def request_of(rid: str, token_ids: Sequence[int], *, reusable: int) -> Request:
+    """A request for these tokens."""
+    return _request(rid, list(token_ids), reusable)
+
+
+def _request(rid: str, token_ids: list[int], reusable: int) -> Request:
+    sampling = {"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True}
+    body = json.dumps({"rid": rid, "input_ids": token_ids, "sampling_params": sampling}).encode()
+    return Request(rid=rid, body=body, tokens=len(token_ids), reusable=reusable)
+
+
+def _turns() -> Iterator[int]:
+    while True:
+        yield from range(GROUPS)
+
+
+def _ids(rng: random.Random, count: int) -> list[int]:
+    return rng.choices(_IDS, k=count)
