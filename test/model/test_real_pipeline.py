@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model.real.histories import run_history
+from model.real.histories import Broken, run_history
 from model.real.invariants import check_drained, check_pools, check_promises
 from model.real.pipeline import Pipeline
+from model.real.rank import Rank
 from model.real.world import World, random_world
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from sglang_wavepp.admission.decision import Verdict
+from sglang_wavepp.cache.publishing import publish
 from sglang_wavepp.plane.messages import Span
 
 pytestmark = pytest.mark.model
@@ -40,6 +43,9 @@ MET = {
     "short of headroom": 20,
     "short of rows": 5,
     "flushes": 3,
+    "published": 500,
+    "published inside": 100,
+    "left unpublished": 50,
 }
 """What the random histories must have met at least so often; what is never met isn't tested."""
 
@@ -62,6 +68,26 @@ def test_random_histories_keep_every_promise_and_meet_every_outcome() -> None:
 @pytest.mark.full
 def test_many_random_histories() -> None:
     histories(1_000_000, 3_000_000)
+
+
+def publish_at_the_end(req: Any, span: Span, tree: Any) -> None:
+    """Files the state that a span took inside under the span's end."""
+    if span.publish:
+        req.kv.mamba_last_track_seqlen = req.extend_end
+    publish(req, span, tree)
+
+
+def test_a_state_that_is_filed_where_it_was_not_taken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.real.rank.publish", publish_at_the_end)
+    monkeypatch.setattr(Rank, "check_published", lambda *_: None)
+    with pytest.raises(Broken, match="has seen|with the state of"):
+        histories(0, STEPS)
+
+
+def test_a_rank_that_publishes_where_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.real.rank.track", lambda *_: None)
+    with pytest.raises(Broken, match="not where rank 0 says"):
+        histories(0, STEPS)
 
 
 # --- histories that random runs rarely meet ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import msgspec
 from model.real.rank import STOP, Rank
 from model.real.world import World
 
@@ -24,6 +25,8 @@ from sglang_wavepp.plane.messages import (
     ResultCommand,
     Span,
 )
+from sglang_wavepp.planning.publisher import Publisher
+from sglang_wavepp.planning.spans import PlannedSpan
 
 
 class Phase(Enum):
@@ -59,6 +62,7 @@ class Head:
         limits: of the smallest rank.
         send: to all other ranks.
         rng: source of every choice.
+        publisher: says what every rank publishes.
     """
 
     def __init__(
@@ -69,7 +73,9 @@ class Head:
         limits: PoolLimits,
         send: Callable[[Command], None],
         rng: random.Random,
+        publisher: Publisher,
     ) -> None:
+        self.publisher = publisher
         self.rank, self.world, self.limits, self.rng = rank, world, limits, rng
         self._send = send
         self.bookings: dict[str, Booking] = {}
@@ -169,6 +175,12 @@ class Head:
             self.stat["admitted with a prefix"] += admitted.endpoint > 0
             self.stat["reused"] += admitted.endpoint
             booking.phase, booking.next = Phase.PREFILL, admitted.endpoint
+            self.publisher.admit(
+                admitted.rid,
+                prompt=booking.prompt,
+                endpoint=booking.next,
+                reach=self.rank.admission.reach(admitted.rid),
+            )
             if booking.aborting:
                 self.stat["aborted at admission"] += 1
                 self._stop_planning(booking)
@@ -214,6 +226,7 @@ class Head:
 
     def launch(self, spans: list[Span]) -> Iterator[None]:
         """A wave of these spans."""
+        spans = [msgspec.structs.replace(span, publish=self._publishes(span)) for span in spans]
         for span in spans:
             booking = self.bookings[span.rid]
             booking.next += span.length
@@ -222,6 +235,15 @@ class Head:
         self.wave += 1
         self.stat["wave of several"] += len(spans) > 1
         yield from self._do(PrefillWave(seq=self._number(), wave=self.wave, slot=0, spans=tuple(spans)))
+
+    def _publishes(self, span: Span) -> int:
+        position = self.publisher.position(PlannedSpan(span.rid, span.start, span.length))
+        self.stat["published"] += position > 0
+        self.stat["published inside"] += 0 < position < span.start + span.length
+        self.stat["left unpublished"] += (
+            not position and span.start + span.length < self.bookings[span.rid].prompt
+        )
+        return position
 
     def _longest(self, booking: Booking, budget: int) -> int:
         left = booking.prompt - booking.next
@@ -286,6 +308,7 @@ class Head:
         self.rank.handover.settled(booking.prompt - booking.next)
 
     def _end(self, rid: str, how: str) -> None:
+        self.publisher.forget(rid)
         del self.bookings[rid]
         self.ended[rid] += 1
         self.stat[how] += 1

@@ -129,6 +129,22 @@ def check_pools(rank: Rank) -> None:
     pages = torch.cat(seen)
     assert len(torch.unique(pages)) == len(pages), "a page has two owners"
     _check_slots(rank)
+    _check_states(rank)
+
+
+def _check_states(rank: Rank) -> None:
+    """Who resumes from a snapshot finds the state of as many tokens as the tree says."""
+    if rank.world.slots is None:
+        return
+    for node in rank.pools.core._below_root():
+        state = node.component_data[MAMBA].value
+        if state is not None:
+            depth = len(node.key)
+            above = node.parent
+            while above.parent is not None:
+                depth, above = depth + len(above.key), above.parent
+            found = rank.seen(state)
+            assert found == depth, f"rank {rank.index}: a snapshot at {depth} has seen {found} tokens"
 
 
 def _check_slots(rank: Rank) -> None:
@@ -153,6 +169,7 @@ def check_drained(rank: Rank) -> None:
     rank.admission.check_idle()
     assert not rank.jobs and not rank.flights and rank.member.known == 0
     assert rank.admission.hashed == 0, "hashes of requests that have ended are kept"
+    assert not rank.admission._reach
     assert rank.cache.full_protected_size() == 0
     assert rank.pools.rows.available_size() == rank.world.rows
     if rank.world.slots is not None:

@@ -20,6 +20,7 @@ from sglang_wavepp.admission.leader import RoundsLeader
 from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.admission.pools import smallest
 from sglang_wavepp.plane.messages import AbortCommand, Command, DecodeWave, PrefillWave
+from sglang_wavepp.planning.publisher import Publisher
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.telemetry.trace import NullTimeline
 
@@ -151,8 +152,16 @@ class Pipeline:
         self.thaw = 0
         enter_world(world)
         wakes = [(Flag(), Flag()) for _ in range(world.ranks)]
+        publisher = Publisher(world.publish_rule, block=world.block)
         self.ranks = [
-            Rank(index, world, wave_wake=wave, loop_wake=loop) for index, (wave, loop) in enumerate(wakes)
+            Rank(
+                index,
+                world,
+                wave_wake=wave,
+                loop_wake=loop,
+                hashed=None if index else publisher.announce,
+            )
+            for index, (wave, loop) in enumerate(wakes)
         ]
         lead = self.ranks[0]
         limits = smallest(rank.limits for rank in self.ranks)
@@ -176,7 +185,7 @@ class Pipeline:
             for rank in self.ranks[1:]
         ]
         self.loop_wake = wakes[0][1]
-        self.head = Head(lead, world=world, limits=limits, send=self._send, rng=self.rng)
+        self.head = Head(lead, world=world, limits=limits, send=self._send, rng=self.rng, publisher=publisher)
         self.work: Iterator[None] | None = None
         self.results: deque[int] = deque()
         self.to_come = world.requests
@@ -479,6 +488,7 @@ class Pipeline:
             assert all(decided == self.decided[n] for n, decided in rank.member.decided.items())
             assert len(rank.member.decided) == len(self.decided)
         assert self.leader.idle()
+        assert not len(self.head.publisher)
 
     def statistics(self) -> Counter[str]:
         """What this history met."""

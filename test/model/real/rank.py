@@ -1,17 +1,19 @@
 """One rank: SGLang's tree and pools, the product's admission on them, and a LOOP that treats them as a stage does.
 
 Matches, allocations, checkpoints and releases are SGLang's own functions on SGLang's own requests; only the forward
-pass is missing. A command is applied in sections: what other threads can't see half done is one section.
+pass is missing. Of a recurrent state it keeps one number, the tokens that the state has seen, and each span must find
+as many as it starts at. A command is applied in sections: what other threads can't see half done is one section.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import sglang.srt.layers.attention.hybrid_linear_attn_backend as hybrid_backend
 import torch
 from model.pipeline import WatchedMember
 from model.real.pools import pools_of
@@ -29,6 +31,7 @@ from sglang_wavepp.admission.hint import HintProbe
 from sglang_wavepp.admission.messages import Gather, InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.cache.lease import LeaseAdmission
+from sglang_wavepp.cache.publishing import publish, track
 from sglang_wavepp.cache.radix_tree import IndexedRadixTree
 from sglang_wavepp.plane.messages import (
     AbortCommand,
@@ -119,7 +122,15 @@ class Batch:
 class Rank:
     """One rank of a world."""
 
-    def __init__(self, index: int, world: World, *, wave_wake: Signal, loop_wake: Signal) -> None:
+    def __init__(
+        self,
+        index: int,
+        world: World,
+        *,
+        wave_wake: Signal,
+        loop_wake: Signal,
+        hashed: Callable[[str, Sequence[int]], None] | None = None,
+    ) -> None:
         self.index, self.world = index, world
         self.pools = pools_of(world, index)
         self.cache = self.pools.cache
@@ -134,7 +145,12 @@ class Rank:
         self.tree = IndexedRadixTree(self.cache, grid=world.step)
         probe = HintProbe(self.pools.core.index, block=world.block, step=hint_step(world))
         self.admission = LeaseAdmission(
-            tree=self.tree, limits=self.limits, probe=probe, block=world.block, headroom=world.headroom
+            tree=self.tree,
+            limits=self.limits,
+            probe=probe,
+            block=world.block,
+            headroom=world.headroom,
+            hashed=hashed,
         )
         self.pools.core.holder = self.admission.escrows
         self.member = CheckedMember(rank=index, cache=self.admission)
@@ -157,6 +173,7 @@ class Rank:
                 slot = self.pools.slots.alloc(1)
                 if slot is None:
                     return
+                self._seen()[slot] = end
             known = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(array("q", text[:start]))))
             fresh = self.pools.tokens.alloc(end - start)
             value = torch.cat((self.cache.path_device_indices(known.last_device_node), fresh))
@@ -219,10 +236,12 @@ class Rank:
             batch, middle = self._prepare(command)
         self.flights[command.wave] = Flight(tuple(span.rid for span in command.spans), middle)
         self.launched = command.wave
+        spans = {span.rid: span for span in command.spans}
         for req in batch.reqs:
             if req.rid in middle:
                 yield
-                checkpoint_kv_cache(req, self.cache)
+                publish(req, spans[req.rid], self.cache)
+                self.check_published(req, spans[req.rid])
 
     def _prepare(self, command: PrefillWave) -> tuple[Batch, frozenset[str]]:
         reqs, middle = [], set()
@@ -236,6 +255,7 @@ class Rank:
                 f"rank {self.index} can resume {span.rid} at {job.req.prefix_len}, not at {span.start}"
             )
             job.req.extend_end = span.start + span.length
+            track(job.req, span)
             if job.req.extend_end < job.prompt:
                 middle.add(span.rid)
             reqs.append(job.req)
@@ -247,10 +267,55 @@ class Rank:
         batch.seq_lens = torch.tensor([req.extend_end for req in reqs])
         batch.seq_lens_cpu = batch.seq_lens
         alloc_for_extend(batch)
-        if self.world.extra_buffer:
-            for req in reqs:
-                ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend(batch, req)
+        for req in reqs if self.world.slots is not None else ():
+            self._run(req, batch)
         return batch, frozenset(middle)
+
+    def check_published(self, req: Any, span: Span) -> None:
+        """The tree has the request up to the position, and the request resumes behind the span."""
+        assert req.prefix_len == req.extend_end == span.start + span.length
+        found = len(self.cache.path_device_indices(req.last_node))
+        if span.publish:
+            assert found == span.publish, f"{req.rid} is filed up to {found}, not where rank 0 says: {span}"
+        else:
+            assert found <= span.start, f"{req.rid} is filed up to {found}, and {span} publishes nothing"
+
+    def _seen(self) -> torch.Tensor:
+        """Tokens that the state in each recurrent slot has seen, in every element of the state."""
+        states: torch.Tensor = self.pools.rows.mamba_pool.mamba_cache.temporal[0]
+        return states
+
+    def seen(self, slot: Any) -> int:
+        """Tokens that the state in a slot has seen."""
+        return int(self._seen()[slot].flatten()[0])
+
+    def _run(self, req: Any, batch: Batch) -> None:
+        """What a forward does to the recurrent states of a request."""
+        kv, states = req.kv, self._seen()
+        if kv.mamba_cow_src_index is not None:
+            states[kv.mamba_pool_idx] = states[kv.mamba_cow_src_index][0]
+        elif kv.mamba_needs_clear:
+            states[kv.mamba_pool_idx] = 0
+        kv.mamba_cow_src_index, kv.mamba_needs_clear = None, False
+        found = self.seen(kv.mamba_pool_idx)
+        assert found == req.prefix_len, (
+            f"rank {self.index} would compute {req.rid} from {req.prefix_len} with the state of {found} tokens"
+        )
+        if self.world.extra_buffer:
+            entry = ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend(batch, req)
+            if entry.track_mask:
+                plan = hybrid_backend.build_prefill_track_plan(
+                    [True],
+                    [entry.track_seqlen],
+                    [req.extend_len],
+                    [req.prefix_len],
+                    self.world.step,
+                    mamba2=False,
+                )
+                chunk = next(iter(plan.chunk_indices))
+                depth = req.extend_len if chunk < 0 else self.world.step * chunk
+                states[kv.mamba_ping_pong_track_buffer[entry.track_position]] = req.prefix_len + depth
+        states[kv.mamba_pool_idx] = req.extend_end
 
     def _materialise(self, job: Job, span: Span) -> None:
         lease = self.admission.take(job.record.rid)
@@ -278,6 +343,8 @@ class Rank:
         batch.req_pool_indices = torch.tensor([req.kv.req_pool_idx for req in reqs])
         batch.req_pool_indices_cpu = batch.req_pool_indices
         alloc_for_decode_default(batch, 1)
+        for req in reqs if self.world.slots is not None else ():
+            self._seen()[req.kv.mamba_pool_idx] += 1
         self.flights[command.wave] = Flight(command.rids, decode=True)
         self.launched = command.wave
 

@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass, replace
 
+from sglang_wavepp.planning.snapshots import PublishRule
+
 
 @dataclass(frozen=True)
 class World:
@@ -17,6 +19,7 @@ class World:
         longest: pages of the longest prompt.
         output: tokens of the longest answer.
         budget: pages of the largest wave.
+        period: grid steps between positions of a prompt that are published for their own sake.
         roots: texts that most prompts begin with.
         warm: whether each rank knows the roots to another depth, with snapshots at other places.
         haste: how readily rank 0 launches spans; a low one lets leases pile up.
@@ -34,6 +37,7 @@ class World:
     longest: int = 8
     output: int = 4
     budget: int = 4
+    period: int = 1
     requests: int = 20
     roots: int = 3
     warm: bool = False
@@ -59,6 +63,11 @@ class World:
     def extra_buffer(self) -> bool:
         """Whether recurrent states are tracked beside the running one; SGLang needs it for pages of several tokens."""
         return self.slots is not None and self.page > 1
+
+    @property
+    def publish_rule(self) -> PublishRule:
+        """What spans publish."""
+        return PublishRule(grid=self.step, period=self.step * self.period, inside=self.extra_buffer)
 
     @property
     def slots_per_request(self) -> int:
@@ -94,6 +103,7 @@ def random_world(rng: random.Random, *, requests: int = 16) -> World:
         longest=longest,
         output=rng.randint(1, page + 3),
         budget=max(grid, rng.choice((1, 3, 6, longest, 2 * longest))),
+        period=rng.choice((1, 2, 4, 100)) if hybrid else 1,
         requests=requests,
         roots=rng.choice((1, 2, 3)),
         warm=rng.random() < 0.7,

@@ -21,12 +21,13 @@ import sglang.srt.mem_cache.rust_tree_core.adapter as tree_adapter
 import torch
 from sglang.srt.configs.mamba_utils import KimiLinearCacheParams, KimiLinearStateShape
 from sglang.srt.managers import schedule_batch
-from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req, ScheduleBatch
+from sglang.srt.mem_cache import common
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.common import checkpoint_kv_cache
+from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -34,7 +35,13 @@ from sglang.srt.mem_cache.unified_cache.components import mamba
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from sglang_wavepp.admission.block_hash import block_hashes
 from sglang_wavepp.cache import snapshot_guard
+from sglang_wavepp.cache.publishing import publish, track
+from sglang_wavepp.plane.messages import Span
+from sglang_wavepp.planning.publisher import Publisher
+from sglang_wavepp.planning.snapshots import PublishRule
+from sglang_wavepp.planning.spans import PlannedSpan
 
 STATE_CHUNK = 64
 PROMPT = list(range(1, 2049))
@@ -109,8 +116,18 @@ class World:
     def consumed(self, slots: torch.Tensor) -> float:
         return float(self.states[slots].flatten()[0])
 
-    def serve(self, prompt: list[int], ends: list[int], prepare: Prepare) -> None:
-        """Prefill `prompt` in spans that end at `ends`, from the prefix hit on, checkpointing after each."""
+    @property
+    def snapshots(self) -> int:
+        """Recurrent slots that the tree keeps."""
+        return int(self.tree.mamba_evictable_size() + self.tree.mamba_protected_size())
+
+    def serve(
+        self, prompt: list[int], ends: list[int], prepare: Prepare, publisher: Publisher | None = None
+    ) -> int:
+        """Prefill `prompt` in spans that end at `ends`, from the prefix hit on, and end the request.
+
+        Without a publisher it is checkpointed after each span, as SGLang does it. Returns the prefix hit.
+        """
         req = Req(
             rid="r",
             origin_input_text="",
@@ -131,9 +148,32 @@ class World:
             held = self.tree.path_device_indices(req.last_node)[:hit]
             self.rows.write((req.kv.req_pool_idx, slice(0, hit)), held.to(torch.int32))
             consumed = self.consumed(req.kv.mamba_cow_src_index)
+        if publisher is not None:
+            publisher.admit("r", prompt=len(prompt), endpoint=hit, reach=self.reach(prompt))
         for end in [end for end in ends if end > hit]:
+            start = req.prefix_len
+            if publisher is None:
+                consumed = self._run_span(req, end, consumed, batch, prepare)
+                checkpoint_kv_cache(req, self.tree)
+                continue
+            position = publisher.position(PlannedSpan("r", start, end - start))
+            span = Span(rid="r", start=start, length=end - start, publish=position)
+            track(req, span)
             consumed = self._run_span(req, end, consumed, batch, prepare)
-            checkpoint_kv_cache(req, self.tree)
+            if end < len(prompt):
+                publish(req, span, self.tree)
+        if publisher is not None:
+            req.finished_reason = FINISH_LENGTH(length=1)
+            req.kv.kv_committed_len = req.kv.kv_allocated_len = len(prompt)
+            release_kv_cache(req, self.tree, checkpoint=True)
+        return hit
+
+    def reach(self, prompt: list[int]) -> int:
+        """Tokens of a prompt that the attention cache holds."""
+        match = self.tree.match_prefix(
+            MatchPrefixParams(key=RadixKey(array("q", prompt), limit=len(prompt) - 1))
+        )
+        return int(match.full_kv_hit_length)
 
     def _run_span(self, req: Any, end: int, consumed: float, batch: Any, prepare: Prepare) -> float:
         req.extend_end = end
@@ -174,12 +214,14 @@ def world(page: int) -> Iterator[World]:
     )
     context = {
         "get_exec": lambda: execution,
+        "get_serving": lambda: SimpleNamespace(strip_thinking_cache=False),
+        "get_spec": lambda: SimpleNamespace(speculative_algorithm=None),
         "get_parallel": lambda: SimpleNamespace(dcp_enabled=False),
         "mamba_cache_chunk_size": lambda: chunk,
         "mamba_checkpoint_grid": lambda tree_page: math.lcm(chunk, tree_page),
     }
     with ExitStack() as stack:
-        for module in (schedule_batch, mamba, tree_adapter):
+        for module in (schedule_batch, mamba, tree_adapter, common):
             for name, value in context.items():
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, value))
@@ -247,3 +289,86 @@ def test_with_pages_of_one_token_every_depth_has_a_name(passes: list[list[int]])
     before = snapshot_guard.DROPS.dropped
     assert reuse_after(1, passes, guarded).right
     assert snapshot_guard.DROPS.dropped == before
+
+
+# --- what spans publish -----------------------------------------------------------------------------------------
+
+
+def sparse(period: int) -> Publisher:
+    return Publisher(PublishRule.sparse(grid=64, period=period, inside=True), block=64)
+
+
+def spans_of(length: int, prompt: int) -> list[int]:
+    return [*range(length, prompt, length), prompt]
+
+
+@pytest.mark.parametrize("page", [64, 16])
+@pytest.mark.parametrize("prompt", [1000, 1024, 1030, 1090])
+@pytest.mark.parametrize("length", [64, 128, 320])
+def test_small_spans_keep_no_more_snapshots_than_spans_of_the_period(
+    page: int, prompt: int, length: int
+) -> None:
+    kept = {}
+    for spans in (length, 256):
+        with world(page) as place:
+            place.serve(PROMPT[:prompt], spans_of(spans, prompt), guarded, sparse(256))
+            kept[spans] = place.snapshots
+            found = [place.look_up(PROMPT[: end + 1]) for end in range(0, prompt, 16)]
+            assert all(each.right for each in found)
+            depths = {each.depth for each in found} - {0}
+            wanted = {256, 512, 768, 1024, prompt // 64 * 64} & set(range(prompt))
+            assert depths == wanted or (256 % spans and depths < wanted)
+    assert kept[length] <= kept[256] == prompt // 256 + (prompt // 64 % 4 > 0)
+
+
+@pytest.mark.parametrize("length", [64, 320, 1024])
+def test_where_two_prompts_part_the_third_resumes(length: int) -> None:
+    own = iter(range(5000, 9000))
+
+    def prompt() -> list[int]:
+        return PROMPT[:448] + [next(own) for _ in range(300)]
+
+    with world(64) as place:
+        hits = [place.serve(prompt(), spans_of(length, 748), guarded, sparse(1024)) for _ in range(4)]
+        assert hits == [0, 0, 448, 448]
+        assert place.look_up([*PROMPT[:448], 0]).right
+
+
+def test_prompts_that_arrive_together_are_snapshot_where_they_part() -> None:
+    left, right = PROMPT[:448] + [5000] * 300, PROMPT[:448] + [6000] * 300
+    book = sparse(1024)
+    book.announce("r", block_hashes(array("q", left), block=64, seed=0))
+    book.announce("later", block_hashes(array("q", right), block=64, seed=0))
+    with world(64) as place:
+        assert place.serve(left, [748], guarded, book) == 0
+        assert place.serve(right, [748], guarded, sparse(1024)) == 448
+
+
+def test_what_is_not_published_stays_the_requests_own_and_goes_with_it() -> None:
+    with world(64) as place:
+        free = place.tokens.available_size()
+        place.serve(PROMPT[:1000], spans_of(64, 1000), guarded, sparse(4096))
+        assert place.snapshots == 1, "the end of the prompt"
+        assert place.tokens.available_size() == free - 960
+        assert place.look_up(PROMPT[:1001]) == Reuse(960, 960.0)
+        place.tree.evict(EvictParams(num_tokens=8192, mamba_num=40))
+        assert place.tokens.available_size() == free
+        assert place.rows.mamba_allocator.available_size() == 40
+        assert place.rows.available_size() == 4
+
+
+def test_a_boundary_that_was_not_published_is_never_resumed_from() -> None:
+    """The same spans, filed at their ends although the state was taken inside them: the check must see it."""
+
+    def file_at_the_end(req: Any, span: Span, tree: Any) -> None:
+        req.kv.mamba_last_track_seqlen = req.extend_end
+        checkpoint_kv_cache(req, tree)
+
+    def all_right() -> bool:
+        with world(64) as place:
+            place.serve(PROMPT[:1000], spans_of(320, 1000), guarded, sparse(256))
+            return all(place.look_up(PROMPT[: end + 1]).right for end in range(0, 1000, 16))
+
+    assert all_right()
+    with mock.patch(f"{__name__}.publish", file_at_the_end):
+        assert not all_right()
