@@ -18,7 +18,7 @@ from benchmark.servers import CHECKOUT, Server, free_port, server_environment
 def test_server_info_shows_the_settings(server: Server, config: ServerConfig) -> None:
     info = server.client.server_info()
     assert info["wavepp"] is True
-    assert (info["wavepp_admission"], info["wavepp_planner"]) == ("lease", "static")
+    assert (info["wavepp_admission"], info["wavepp_planner"]) == ("lease", "mpu")
     assert info["wavepp_trace"] == str(server.trace_folder)
     assert info["wavepp_rounds_timeout"] > 0
     assert info["pp_async_batch_depth"] == config.pp, "the ring has 2P slots"
@@ -27,7 +27,7 @@ def test_server_info_shows_the_settings(server: Server, config: ServerConfig) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(("--wavepp-planner", "mpu"), ("--wavepp-planner mpu", "static"), id="mpu"),
+        pytest.param(("--wavepp-planner", "best"), ("--wavepp-planner", "mpu", "static"), id="planner"),
         pytest.param(("--enable-mixed-chunk",), ("--enable-mixed-chunk",), id="mixed-chunk"),
     ],
 )

@@ -46,10 +46,12 @@ from sglang_wavepp.executor.readings import readings
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.executor.wave_clock import stopwatches
 from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.plane.request_record import has_grammar, record_from
 from sglang_wavepp.plane.wake import Wake
 from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.planning.publisher import Publisher
 from sglang_wavepp.planning.snapshots import PublishRule
 from sglang_wavepp.planning.static import StaticPlanner
@@ -179,7 +181,8 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     shrink_pool(scheduler, rank.index)
     slow_down(scheduler.grammar_manager, rank.index)
     limits = pool_limits(scheduler)
-    planner = _planner(settings, scheduler.chunked_prefill_size, grid, limits)
+    wave_tokens = settings.wave_tokens(scheduler.chunked_prefill_size)
+    planner = _planner(settings, scheduler.chunked_prefill_size, grid, limits, parallel.pp_size)
     links = connect(
         _handshake(scheduler, settings, rank, limits, fingerprints),
         group=scheduler.world_group.cpu_group,
@@ -192,7 +195,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     handover = Handover(wave_wake=Wake(), loop_wake=Wake())
     # A quarter of the pool at most: where waves are large against it, two rings of them would leave room for one
     # request at a time.
-    headroom = min(2 * parallel.pp_size * planner.budget, limits.usable_tokens // 4)
+    headroom = min(2 * parallel.pp_size * wave_tokens, limits.usable_tokens // 4)
     publisher = Publisher(
         publish_rule(
             settings, scheduler.chunked_prefill_size, grid, hybrid=limits.recurrent_slots is not None
@@ -202,7 +205,9 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     hashed = publisher.announce if rank.index == 0 else None
     admission = _admission(settings, cache, grid, limits, headroom=headroom, hashed=hashed)
     # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
-    rounds = _rounds(rank, links, admission, handover, everywhere, timeline, settings, planner, grid)
+    rounds = _rounds(
+        rank, links, admission, handover, everywhere, timeline, settings, planner, wave_tokens, grid
+    )
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     observer = _observer(scheduler, rank, partial(readings, admission, rounds), timeline)
     rounds.on_round = observer.after_round
@@ -221,6 +226,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         is_last_stage=scheduler.pp_group.is_last_rank,
         faults=CacheFaults.of(cache, rank.index),
         when_idle=observer.when_idle,
+        stopwatch=stopwatches(scheduler.device_module) if rank.index == 0 else None,
     )
     loop: Leader | Follower
     if rank.index == 0:
@@ -288,15 +294,32 @@ def _observer(
 
 
 def _planner(
-    settings: WaveSettings, chunked_prefill_size: int | None, grid: SpanGrid, limits: PoolLimits
-) -> StaticPlanner:
+    settings: WaveSettings, chunked_prefill_size: int | None, grid: SpanGrid, limits: PoolLimits, stages: int
+) -> StaticPlanner | MpuPlanner:
     budget = settings.wave_tokens(chunked_prefill_size)
     try:
-        return StaticPlanner(budget=budget, grid=grid, max_requests=limits.rows)
+        static = StaticPlanner(budget=budget, grid=grid, max_requests=limits.rows)
     except ValueError as error:
         raise SettingsError(
             f"{error}; set --wavepp-max-wave-tokens or --chunked-prefill-size accordingly"
         ) from error
+    if settings.planner == "static":
+        return static
+    smallest = settings.smallest_wave_tokens(budget, grid.step)
+    if smallest > budget:
+        raise SettingsError(
+            f"--wavepp-min-wave-tokens {smallest} is more than a wave of {budget} tokens; set it to less, or "
+            "--wavepp-max-wave-tokens to more"
+        )
+    return MpuPlanner(
+        max_tokens=budget,
+        min_tokens=smallest,
+        grid=grid,
+        max_requests=limits.rows,
+        stages=stages,
+        fills=settings.pipeline_fills,
+        progress_deadline=settings.progress_deadline_ms / 1e3,
+    )
 
 
 def publish_rule(
@@ -413,7 +436,8 @@ def _rounds(
     everywhere: PoolLimits,
     timeline: Timeline,
     settings: WaveSettings,
-    planner: StaticPlanner,
+    planner: StaticPlanner | MpuPlanner,
+    wave_tokens: int,
     grid: SpanGrid,
 ) -> LeadingRounds | FollowingRounds:
     if rank.index:
@@ -440,9 +464,9 @@ def _rounds(
         ranks=ranks,
         free_rows=lambda: admission.free_rows,
         timeline=timeline,
-        ahead=2 * planner.budget,
+        ahead=2 * wave_tokens,
         patience=patience,
-        looks_ahead=4 * stages * planner.budget,
+        looks_ahead=4 * stages * wave_tokens,
     )
 
 

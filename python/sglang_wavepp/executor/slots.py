@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_wavepp.executor.keys import key_of
+from sglang_wavepp.executor.wave_clock import Stopwatch
 
 
 @dataclass(slots=True)
@@ -19,6 +20,7 @@ class Flight:
         middle: requests of the batch whose prompt isn't finished by this wave.
         lane: decode lane, None for a prefill wave.
         keys: requests of the batch at the launch, in their order.
+        stopwatch: of its forward on this rank's device, None where nobody asks.
     """
 
     wave: int
@@ -27,6 +29,7 @@ class Flight:
     middle: frozenset[str] = frozenset()
     lane: int | None = None
     keys: tuple[str, ...] = ()
+    stopwatch: Stopwatch | None = None
 
     def __post_init__(self) -> None:
         # A batch loses requests when its result is applied.

@@ -35,6 +35,7 @@ from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.executor.lane import Lane, split_by_lane
 from sglang_wavepp.executor.reporter import Reporter, Sampled
 from sglang_wavepp.executor.slots import Flight, Ring
+from sglang_wavepp.executor.wave_clock import Stopwatch
 from sglang_wavepp.plane import logprobs
 from sglang_wavepp.plane.activation_link import ActivationSender
 from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
@@ -65,6 +66,7 @@ class Stage:
         release: tells others that capacity came back.
         faults: what a test breaks in this rank's cache, None outside tests.
         when_idle: called when the rank has become idle.
+        stopwatch: starts a stopwatch for a prefill wave's forward, None where nobody asks how long it takes.
     """
 
     scheduler: Any
@@ -82,6 +84,7 @@ class Stage:
     is_last_stage: bool = False
     faults: CacheFaults | None = None
     when_idle: Callable[[], None] = nothing
+    stopwatch: Callable[[], Stopwatch] | None = None
 
     # --- waves --------------------------------------------------------------------------------------------------
 
@@ -234,7 +237,11 @@ class Stage:
         s.cur_batch_for_debug = flight.batch
         with s.forward_stream_ctx:
             s._pp_wait_forward_dependencies()
+            if self.stopwatch is not None and flight.lane is None:
+                flight.stopwatch = self.stopwatch()
             result = s.run_batch(flight.batch, None if proxy is None else PPProxyTensors(proxy))
+            if flight.stopwatch is not None:
+                flight.stopwatch.stop()
             outgoing = self._outgoing(result)
             launched = s.device_module.Event()
             launched.record(s.device_module.current_stream())

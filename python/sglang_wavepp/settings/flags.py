@@ -13,9 +13,6 @@ from sglang_wavepp.settings.errors import SettingsError
 ENV_SWITCH = "SGLANG_WAVEPP"
 ADMISSION_CHOICES = ("lease", "two-walk", "inline")
 PLANNER_CHOICES = ("mpu", "static")
-_LATER = {
-    ("planner", "mpu"): "--wavepp-planner mpu follows in a later release; use static",
-}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -30,7 +27,7 @@ class WaveSettings:
     """
 
     admission: str = "lease"
-    planner: str = "static"
+    planner: str = "mpu"
     max_wave_tokens: int | None = None
     min_wave_tokens: int | None = None
     pipeline_fills: int = 2
@@ -83,6 +80,14 @@ class WaveSettings:
                 "--wavepp needs a wave size: set --chunked-prefill-size or --wavepp-max-wave-tokens"
             )
         return chunked_prefill_size
+
+    def smallest_wave_tokens(self, wave_tokens: int, step: int) -> int:
+        """Return the smallest wave budget ``b_min``: ``min_wave_tokens``, else a sixteenth of a wave; at least a step.
+
+        ``wave_tokens`` is the budget ``M``, ``step`` the smallest span that the cache can resume from.
+        """
+        wanted = wave_tokens // 16 if self.min_wave_tokens is None else self.min_wave_tokens
+        return max(wanted // step * step, step)
 
     def as_flags(self) -> dict[str, object]:
         """Return the settings under their flag names (``wavepp``, ``wavepp_admission``, ...)."""
@@ -177,8 +182,6 @@ KEYWORDS = ("wavepp", *(keyword(f.name) for f in fields(WaveSettings)))
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise SettingsError(f"{flag_name(name)} must be one of {', '.join(choices)}, got {value!r}")
-    if (name, value) in _LATER:
-        raise SettingsError(_LATER[name, value])
 
 
 def _read_switch(name: str, value: object) -> bool:
@@ -238,8 +241,8 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "planner",
         "{mpu,static}",
-        "How the size of a wave is chosen. static (default): always up to --wavepp-max-wave-tokens. "
-        "mpu: follows in a later release.",
+        "How the size of a wave is chosen. mpu (default): so that all stages have work, from what is left to compute and "
+        "how long waves take. static: always up to --wavepp-max-wave-tokens.",
     ),
     (
         "max_wave_tokens",
@@ -249,13 +252,14 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "min_wave_tokens",
         "TOKENS",
-        "Smallest wave budget that the planner may choose. Default: the smallest span that the cache can resume from. "
-        "The static planner does not use it.",
+        "Smallest wave budget that the planner may choose. Default: a sixteenth of --wavepp-max-wave-tokens, at least "
+        "the smallest span that the cache can resume from. The static planner does not use it.",
     ),
     (
         "pipeline_fills",
         "N",
-        "How many times over the planner wants the pipeline filled with waves (default 2). "
+        "How many times over the planner wants the pipeline filled with waves while it doesn't know how long waves take "
+        "(default 2). "
         "The static planner does not use it.",
     ),
     (

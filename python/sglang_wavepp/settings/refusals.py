@@ -169,7 +169,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "--enable-dynamic-chunking",
         _given("enable_dynamic_chunking"),
         "the planner chooses the size of every wave",
-        "use --wavepp-max-wave-tokens",
+        "leave it out: --wavepp-planner mpu balances waves by time",
     ),
     Refusal(
         "--prefill-decode-interval",
@@ -193,7 +193,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "--prefill-max-requests",
         _given("prefill_max_requests"),
         "a wave is limited by tokens",
-        "use --wavepp-max-wave-tokens",
+        "leave it out: --wavepp-planner mpu balances waves by time",
     ),
     Refusal(
         "--enable-prefill-delayer / --min-free-slots-delay",

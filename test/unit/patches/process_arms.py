@@ -256,7 +256,7 @@ def engine_keywords() -> Any:
     asked = Engine.server_args_class(model_path="dummy", pp_size=2, wavepp=True, wavepp_max_wave_tokens=96)
     settings = settings_of(asked)
     try:
-        Engine.server_args_class(model_path="dummy", pp_size=2, wavepp=True, wavepp_planner="mpu")
+        Engine.server_args_class(model_path="dummy", pp_size=2, wavepp=True, wavepp_planner="best")
     except ValueError as refusal:
         return [settings_of(plain) is None, settings and settings.max_wave_tokens, str(refusal)]
     return None

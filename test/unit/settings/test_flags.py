@@ -31,7 +31,7 @@ def test_off_unless_asked() -> None:
 def test_defaults() -> None:
     settings = from_values({"wavepp": True}, {})
     assert settings == WaveSettings()
-    assert (settings.admission, settings.planner) == ("lease", "static")
+    assert (settings.admission, settings.planner) == ("lease", "mpu")
     assert (settings.pipeline_fills, settings.hint_block_size, settings.rounds_timeout) == (2, 64, 30.0)
     assert settings.max_wave_tokens is None
     assert settings.trace is None
@@ -40,6 +40,11 @@ def test_defaults() -> None:
 def test_wave_size_follows_the_chunk_size() -> None:
     assert WaveSettings().wave_tokens(512) == 512
     assert WaveSettings(max_wave_tokens=96).wave_tokens(512) == 96
+    assert WaveSettings().smallest_wave_tokens(16_384, 64) == 1024
+    assert WaveSettings().smallest_wave_tokens(1000, 48) == 48
+    assert WaveSettings().smallest_wave_tokens(16_000, 64) == 960, "a multiple of the step"
+    assert WaveSettings(min_wave_tokens=200).smallest_wave_tokens(16_384, 64) == 192
+    assert WaveSettings(min_wave_tokens=1).smallest_wave_tokens(16_384, 64) == 64
     for no_chunks in (None, -1, 0):
         with pytest.raises(SettingsError, match="--wavepp needs a wave size"):
             WaveSettings().wave_tokens(no_chunks)
@@ -48,7 +53,6 @@ def test_wave_size_follows_the_chunk_size() -> None:
 @pytest.mark.parametrize(
     ("given_values", "text"),
     [
-        ({"wavepp_planner": "mpu"}, "--wavepp-planner mpu follows in a later release; use static"),
         (
             {"wavepp_admission": "magic"},
             "--wavepp-admission must be one of lease, two-walk, inline, got 'magic'",
