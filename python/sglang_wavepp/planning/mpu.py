@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
 from sglang_wavepp.planning.backlog import Ledger
 from sglang_wavepp.planning.cost import WaveCost
+from sglang_wavepp.planning.courtesy import Courtesy
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.halving import halvings
 from sglang_wavepp.planning.hysteresis import Hysteresis
@@ -16,10 +16,10 @@ from sglang_wavepp.planning.packing import pack
 from sglang_wavepp.planning.patience import Patience
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 from sglang_wavepp.planning.supply import Plan, Supply
-from sglang_wavepp.planning.timed import TimedPacking
+from sglang_wavepp.planning.timed import WaveLimits, pack_timed
 
 LOOK = 64
-"""Requests of the queue that a decision looks at."""
+"""Requests of the queue that a decision looks at; more only when these don't fill the largest wave."""
 
 
 class MpuPlanner:
@@ -71,8 +71,12 @@ class MpuPlanner:
         self._hysteresis = Hysteresis(ring=self._ring)
         self._patience = Patience(deadline=progress_deadline)
         self._ledger = Ledger()
-        self._packing = TimedPacking(
-            max_tokens=self._budgets[0], min_tokens=min_tokens, max_requests=max_requests, grid=grid
+        self._courtesy = Courtesy()
+        self._limits = WaveLimits(
+            max_tokens=self._budgets[0],
+            min_tokens=min(min_tokens, self._budgets[0]),
+            max_requests=max_requests,
+            grid=grid,
         )
 
     @property
@@ -82,7 +86,7 @@ class MpuPlanner:
 
     def plan(self, supply: Supply) -> Plan:
         """The wave to launch now, or a wait for a request in admission."""
-        looked = list(islice(supply.queue, LOOK))
+        looked = self._look(supply.queue)
         if not looked:
             return Plan()
         cost = self.cost
@@ -92,13 +96,28 @@ class MpuPlanner:
         else:
             backlog = self._ledger.read(supply, looked, cost)
             seconds = wave_seconds(backlog, per_wave=cost.per_wave, stages=self._stages)
-            self._budget = self._packing.tokens(looked[0].start, seconds=seconds, cost=cost)
+            self._budget = self._limits.tokens(looked[0].start, seconds=seconds, cost=cost)
         until = self._wait(supply, looked)
         if until is not None:
             return Plan(ask_again=until)
-        spans = self._by_tokens(looked) if cost is None else self._by_time(looked, seconds, cost)
+        if cost is None:
+            spans = self._by_tokens(looked)
+        else:
+            spans = pack_timed(
+                looked, seconds=seconds, cost=cost, limits=self._limits, courtesy=self._courtesy
+            )
         self._ledger.launched(spans)
         return Plan(spans)
+
+    def _look(self, queue: Iterable[Remainder]) -> list[Remainder]:
+        looked: list[Remainder] = []
+        tokens = 0
+        for item in queue:
+            if len(looked) >= LOOK and (tokens >= self._budgets[0] or len(looked) >= self._max_requests):
+                break
+            looked.append(item)
+            tokens += item.length
+        return looked
 
     def _wait(self, supply: Supply, looked: Sequence[Remainder]) -> float | None:
         """When to ask again, if the wave is small and alone, the ring is busy and somebody is about to be admitted."""
@@ -110,11 +129,6 @@ class MpuPlanner:
         ):
             return None
         return self._patience.wait((looked[0].rid, looked[0].start), supply.now)
-
-    def _by_time(
-        self, looked: Sequence[Remainder], seconds: float, cost: WaveCost
-    ) -> tuple[PlannedSpan, ...]:
-        return self._packing.pack(looked, seconds=seconds, cost=cost)
 
     def _by_tokens(self, looked: Sequence[Remainder]) -> tuple[PlannedSpan, ...]:
         return pack(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sglang_wavepp.planning.cost import WaveCost
+from sglang_wavepp.planning.courtesy import SHARE, Courtesy
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 
 
 @dataclass(frozen=True, slots=True)
-class TimedPacking:
-    """Limits of a wave.
+class WaveLimits:
+    """What a wave may hold.
 
     Attributes:
-        max_tokens: of a wave, `M`.
-        min_tokens: of a span that isn't its request's last one, as far as `max_tokens` allows.
-        max_requests: of a wave.
+        max_tokens: of a wave, `M`: a multiple of the grid step.
+        min_tokens: of a span that isn't its request's last one, at most `max_tokens`.
+        max_requests: spans in a wave, at most.
         grid: where spans may end.
     """
 
@@ -26,42 +28,99 @@ class TimedPacking:
     max_requests: int
     grid: SpanGrid
 
-    def pack(self, queue: Sequence[Remainder], *, seconds: float, cost: WaveCost) -> tuple[PlannedSpan, ...]:
-        """Spans of about `seconds` of work, earliest request first, at most one a request.
-
-        The first request gets what the time allows, and at least `min_tokens`; alone in the queue, it is cut into
-        equal times, so that no small rest is left. Later ones fill up: what fits whole, or a piece of at least
-        `min_tokens`.
-        """
-        left, room = seconds, self.max_tokens
-        if len(queue) == 1:
-            work = cost.work(start=queue[0].start, end=queue[0].prompt)
-            left = work / max(1, round(work / seconds)) if seconds > 0 else 0.0
-        spans: list[PlannedSpan] = []
-        for item in queue:
-            length = self._length(item, left, room, cost, first=not spans)
-            if length <= 0:
-                continue
-            spans.append(PlannedSpan(item.rid, item.start, length))
-            room -= length
-            left -= cost.work(start=item.start, end=item.start + length)
-            if left <= 0 or room < 1 or len(spans) == self.max_requests:
-                break
-        return tuple(spans)
+    @property
+    def least(self) -> int:
+        """`min_tokens`, rounded up to the grid: with it, any request gets ahead."""
+        return -(-self.min_tokens // self.grid.step) * self.grid.step
 
     def tokens(self, start: int, *, seconds: float, cost: WaveCost) -> int:
         """Tokens from `start` on that a wave of that time holds, on the grid, within the limits."""
-        step = self.grid.step
-        fit = self.max_tokens if seconds == float("inf") else cost.tokens(start=start, seconds=seconds)
-        return max(-(-self.min_tokens // step) * step, min(fit, self.max_tokens) // step * step)
+        fit = self.max_tokens if math.isinf(seconds) else cost.tokens(start=start, seconds=seconds)
+        return max(self.least, min(fit, self.max_tokens) // self.grid.step * self.grid.step)
 
-    def _length(self, item: Remainder, left: float, room: int, cost: WaveCost, *, first: bool) -> int:
-        budget = room
-        if cost.work(start=item.start, end=item.prompt) > left:
-            budget = min(room, cost.tokens(start=item.start, seconds=left))
-            if first:
-                budget = min(room, max(budget, self.min_tokens))
-        length = self.grid.longest(start=item.start, remaining=item.length, budget=budget)
-        if not first and length < item.length and length < self.min_tokens:
-            return 0
-        return length
+
+def pack_timed(
+    queue: Sequence[Remainder], *, seconds: float, cost: WaveCost, limits: WaveLimits, courtesy: Courtesy
+) -> tuple[PlannedSpan, ...]:
+    """Spans of about `seconds` of work, earliest request first, at most one a request.
+
+    The first request gets what the time allows, less what it gives to short ones, and at least `min_tokens`; alone in
+    the queue, it is cut into equal times, so that no small rest is left. Later ones fill up: what fits whole, or a
+    piece of at least `min_tokens`.
+
+    Args:
+        queue: the first requests, at least one.
+    """
+    head = queue[0]
+    if len(queue) == 1:
+        work = cost.work(start=head.start, end=head.prompt)
+        pieces = max(1, round(work / seconds)) if seconds > 0 else math.inf
+        wave = _Filling(cost, limits, left=work / pieces, room=limits.max_tokens)
+        wave.add(head, at_least=limits.min_tokens)
+        return wave.spans(queue)
+    wave = _Filling(cost, limits, left=seconds, room=limits.max_tokens)
+    offered = courtesy.offer(queue, seconds=seconds, cost=cost)
+    if offered > 0 and limits.max_requests > 1 and limits.least < limits.max_tokens:
+        room = min(int(SHARE * limits.max_tokens), limits.max_tokens - limits.least)
+        aside = _Filling(cost, limits, left=offered, room=room, places=1)
+        for item in courtesy.guests(queue, cost=cost):
+            if not aside.add(item):
+                break
+        given = offered - aside.left
+        courtesy.given(given)
+        wave = _Filling(
+            cost,
+            limits,
+            left=seconds - given,
+            room=limits.max_tokens - sum(aside.lengths.values()),
+            lengths=aside.lengths,
+        )
+    wave.add(head, at_least=limits.min_tokens)
+    for item in queue[1:]:
+        if not wave.add(item):
+            break
+    return wave.spans(queue)
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A wave in the making.
+
+    Attributes:
+        left: seconds of work that still fit.
+        room: tokens that still fit.
+        places: spans that are kept for others.
+    """
+
+    cost: WaveCost
+    limits: WaveLimits
+    left: float
+    room: int
+    places: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def add(self, item: Remainder, *, at_least: int = 0) -> bool:
+        """Take as much of a request as fits, if it is worth a span; whether anything may still fit.
+
+        Args:
+            at_least: tokens that are taken however long they last.
+        """
+        if item.rid in self.lengths:
+            return True
+        budget = self.room
+        if not math.isinf(self.left) and self.cost.work(start=item.start, end=item.prompt) > self.left:
+            budget = min(budget, max(at_least, self.cost.tokens(start=item.start, seconds=self.left)))
+        length = self.limits.grid.longest(start=item.start, remaining=item.length, budget=budget)
+        if length > 0 and (at_least or length == item.length or length >= self.limits.min_tokens):
+            self.lengths[item.rid] = length
+            self.room -= length
+            self.left -= self.cost.work(start=item.start, end=item.start + length)
+        return self.left > 0 and self.room > 0 and len(self.lengths) < self.limits.max_requests - self.places
+
+    def spans(self, queue: Sequence[Remainder]) -> tuple[PlannedSpan, ...]:
+        """The wave, in the order of the queue."""
+        return tuple(
+            PlannedSpan(item.rid, item.start, self.lengths[item.rid])
+            for item in queue
+            if item.rid in self.lengths
+        )

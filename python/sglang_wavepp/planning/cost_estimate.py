@@ -1,0 +1,211 @@
+"""Learns what a wave costs from waves whose times were measured.
+
+A weighted least-squares fit of the three non-negative parts of `WaveCost`, by relative error, in which outliers lose
+their weight. Samples are kept by size: steady traffic of one size must not push out the few small waves from which
+the cost of a wave itself is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from sglang_wavepp.planning.cost import WaveCost
+from sglang_wavepp.planning.spans import PlannedSpan
+
+FEWEST = 12
+"""Samples before the first estimate."""
+REFIT_AFTER = 16
+"""New samples before the next fit."""
+VARIETY = 2
+"""Factor between the smallest and the largest wave, at least: one size can't tell a wave's own cost."""
+ROUNDS = 5
+"""Times that the weights of outliers are adjusted."""
+TOLERANCE = 1.5
+"""Residuals that are larger than that many median residuals lose weight."""
+UNSURE = 0.5
+"""Standard error of the cost per wave, relative to it, above which there is no estimate."""
+NEGLIGIBLE = 0.01
+"""Standard error of the cost per wave, relative to the median wave, that never stands against an estimate."""
+WORST_FIT = 0.3
+"""Median relative residual above which there is no estimate."""
+_SCALES = (1.0, 1e-4, 1e-9)
+_CHOICES = tuple(chosen for size in (3, 2, 1) for chosen in combinations(range(3), size))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A wave's features, divided by its seconds: a fit of them to 1 is one by relative error."""
+
+    wave: float
+    tokens: float
+    pairs: float
+    seconds: float
+    size: int
+
+    def off(self, parts: Sequence[float]) -> float:
+        """Relative residual."""
+        return parts[0] * self.wave + parts[1] * self.tokens + parts[2] * self.pairs - 1
+
+
+@dataclass(slots=True)
+class CostEstimator:
+    """Collects measured waves and says what they cost.
+
+    Attributes:
+        window: samples that are kept for each size of waves (sizes differ by a factor of two).
+    """
+
+    window: int = 16
+    _samples: dict[int, deque[_Sample]] = field(default_factory=dict)
+    _new: int = 0
+    _due: int = FEWEST
+    _fitted: WaveCost | None = None
+
+    def add(self, spans: Iterable[PlannedSpan], seconds: float) -> None:
+        """A wave of these spans took so long on the measured stage.
+
+        Raises:
+            ValueError: the time isn't a positive number, or there are no spans.
+        """
+        tokens = pairs = 0
+        for span in spans:
+            tokens += span.length
+            pairs += span.end * span.end - span.start * span.start
+        if tokens < 1 or not (0 < seconds < math.inf):
+            raise ValueError(f"{tokens} tokens in {seconds} s are no measured wave")
+        of_size = self._samples.setdefault(tokens.bit_length(), deque(maxlen=self.window))
+        of_size.append(
+            _Sample(
+                wave=1 / seconds,
+                tokens=tokens * _SCALES[1] / seconds,
+                pairs=pairs / 2 * _SCALES[2] / seconds,
+                seconds=seconds,
+                size=tokens,
+            )
+        )
+        self._new += 1
+
+    def estimate(self) -> WaveCost | None:
+        """The cost, None while the samples don't tell it. Fits again only after enough new samples."""
+        if self._new >= self._due:
+            self._new, self._due = 0, REFIT_AFTER
+            samples = [sample for of_size in self._samples.values() for sample in of_size]
+            self._fitted = _fit(samples) or self._fitted
+        return self._fitted
+
+
+def _fit(samples: Sequence[_Sample]) -> WaveCost | None:
+    sizes = [sample.size for sample in samples]
+    if max(sizes) < VARIETY * min(sizes):
+        return None
+    weights = [1.0] * len(samples)
+    for _ in range(ROUNDS):
+        normal = _Normal.of(samples, weights)
+        parts = normal.best()
+        residuals = [abs(sample.off(parts)) for sample in samples]
+        spread = sorted(residuals)[len(residuals) // 2]
+        limit = max(TOLERANCE * spread, 1e-9)
+        weights = [1.0 if residual <= limit else (limit / residual) ** 2 for residual in residuals]
+    if spread > WORST_FIT or parts[1] <= 0:
+        return None
+    error = normal.error_of_first(parts)
+    median = sorted(sample.seconds for sample in samples)[len(samples) // 2]
+    if error is None or error > max(UNSURE * parts[0], NEGLIGIBLE * median):
+        return None
+    # Waves that are too large cost little, waves that are too small much: so the doubt is added.
+    return WaveCost(
+        per_wave=parts[0] + error, per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Normal:
+    """Normal equations of a weighted fit to 1.
+
+    Attributes:
+        matrix: products of the features.
+        right: sums of the features.
+        total: of the weights.
+    """
+
+    matrix: list[list[float]]
+    right: list[float]
+    total: float
+
+    @classmethod
+    def of(cls, samples: Sequence[_Sample], weights: Sequence[float]) -> _Normal:
+        """The equations of these samples."""
+        ww = wt = wp = tt = tp = pp = w1 = t1 = p1 = 0.0
+        for weight, sample in zip(weights, samples, strict=True):
+            wave, tokens, pairs = weight * sample.wave, weight * sample.tokens, weight * sample.pairs
+            w1 += wave
+            t1 += tokens
+            p1 += pairs
+            ww += wave * sample.wave
+            wt += wave * sample.tokens
+            wp += wave * sample.pairs
+            tt += tokens * sample.tokens
+            tp += tokens * sample.pairs
+            pp += pairs * sample.pairs
+        return cls([[ww, wt, wp], [wt, tt, tp], [wp, tp, pp]], [w1, t1, p1], sum(weights))
+
+    def best(self) -> list[float]:
+        """The non-negative parts of the least error: the best of all choices of parts that aren't zero."""
+        best = [0.0, 0.0, 0.0]
+        least = self.total
+        for chosen in _CHOICES:
+            solution = _solve(
+                [[self.matrix[a][b] for b in chosen] for a in chosen], [self.right[a] for a in chosen]
+            )
+            if solution is None or min(solution) < 0:
+                continue
+            parts = [0.0, 0.0, 0.0]
+            for place, value in zip(chosen, solution, strict=True):
+                parts[place] = value
+            squares = self.squares(parts)
+            if squares < least:
+                best, least = parts, squares
+        return best
+
+    def squares(self, parts: Sequence[float]) -> float:
+        """Weighted sum of the squares of the relative residuals."""
+        explained = sum(part * right for part, right in zip(parts, self.right, strict=True))
+        product = sum(parts[a] * self.matrix[a][b] * parts[b] for a in range(3) for b in range(3))
+        return self.total - 2 * explained + product
+
+    def error_of_first(self, parts: Sequence[float]) -> float | None:
+        """Standard error of the cost per wave, None when it can't be told apart from the cost of tokens."""
+        chosen = [0, *(place for place in (1, 2) if parts[place] > 0)]
+        unit = [1.0] + [0.0] * (len(chosen) - 1)
+        column = _solve([[self.matrix[a][b] for b in chosen] for a in chosen], unit)
+        freedom = self.total - len(chosen)
+        if column is None or freedom <= 0:
+            return None
+        return math.sqrt(max(0.0, column[0]) * max(0.0, self.squares(parts)) / freedom)
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Solution of a small symmetric positive system by Cholesky's method, None when it is (nearly) singular."""
+    size = len(right)
+    lower = [[0.0] * size for _ in range(size)]
+    for i in range(size):
+        for j in range(i + 1):
+            rest = matrix[i][j] - sum(lower[i][k] * lower[j][k] for k in range(j))
+            if i == j:
+                if rest <= 1e-7 * matrix[i][i]:
+                    return None
+                lower[i][i] = math.sqrt(rest)
+            else:
+                lower[i][j] = rest / lower[j][j]
+    forward: list[float] = []
+    for i in range(size):
+        forward.append((right[i] - sum(lower[i][k] * forward[k] for k in range(i))) / lower[i][i])
+    solution = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(lower[k][i] * solution[k] for k in range(i + 1, size))
+        solution[i] = (forward[i] - known) / lower[i][i]
+    return solution
