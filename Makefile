@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest
 PARALLEL := -n 2 --dist loadfile
 CODE := python sgl_patches test benchmark env docs
 
-.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure lint format check-patches clean
+.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure bench-paced bench-scout bench-ladder bench-survival bench-trace lint format check-patches clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,21 @@ bench-hints: env ## What hints, leases and evictions cost on one rank (build/ben
 
 bench-pressure: env ## Prefix reuse on caches that are too small, beside stock SGLang (build/bench/pressure.json)
 	@$(PY) -m benchmark.pressure
+
+bench-paced: env ## Stock and WavePP on a paced device, ten cells (build/bench/paced.json); CELLS= ARMS= PP= REPEATS= choose
+	@$(PY) -m benchmark.paced grid
+
+bench-scout: env ## All stock arms at the default chunk size, one repeat: ARMS="best wavepp" then takes the best two
+	@$(PY) -m benchmark.paced scout
+
+bench-ladder: env ## What each mechanism adds: stock, inline, two-walk, lease, lease and MPU (paced device)
+	@$(PY) -m benchmark.paced ladder
+
+bench-survival: env ## Reuse at growing arrival rates on a cache that is too small (paced device)
+	@$(PY) -m benchmark.paced survival
+
+bench-trace: env ## Replay FILE=trace.jsonl[.gz], hash ids and real lengths (paced device)
+	@$(PY) -m benchmark.paced trace
 
 test-full: env ## The wide matrix and the long runs, resumable; BACKGROUND=1: in the background; ONLY=REGEX: a part
 	@$(PY) -m benchmark.full_run $(if $(BACKGROUND),start,run) --only '$(ONLY)'

@@ -1,4 +1,4 @@
-"""``python -m benchmark.paced``: stock SGLang and WavePP on a paced device, cell by cell, the arms in turn.
+"""``python -m benchmark.paced``: stock SGLang and WavePP on a paced device, the arms in turn.
 
 Everything of the servers is real but the forward of a stage, so this measures scheduling and not kernels. A run that
 was interrupted goes on where it was. See ``docs/benchmarks.md``.
@@ -7,176 +7,182 @@ was interrupted goes on where it was. See ``docs/benchmarks.md``.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
+import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmark.client import RequestFailed
-from benchmark.interleaved import frozen
 from benchmark.paced import tables
 from benchmark.paced.arms import LADDER, STOCK_DEFAULT_CHUNK, Arm, arms_named
-from benchmark.paced.cells import TEN, Cell, cells_named
+from benchmark.paced.cells import TEN, cells_named
 from benchmark.paced.device_model import PRESETS
-from benchmark.paced.measure import Setting, measure
-from benchmark.paced.paced_server import PacedServer
-from benchmark.paced.records import Records, usable
-from benchmark.paced.steps import Steps
+from benchmark.paced.load import Load
+from benchmark.paced.measure import Setting
+from benchmark.paced.records import Record, Records, usable
+from benchmark.paced.run import Run, digest_of
+from benchmark.paced.survival import RATES, Survival, working_set
+from benchmark.paced.trace_file import TraceLoad, read_trace
 from benchmark.servers import CHECKOUT, ServerError
 
-DEFAULT_ARMS = "stock stock-2p-stream wavepp-static"
 WAVE_TOKENS = 16_384
-ATTEMPTS = 2
-"""How often a repeat that was rejected is measured again before it stands as rejected."""
-_SOURCES = ("python/sglang_wavepp", "sgl_patches", "benchmark/paced")
+"""M, before it is shortened."""
+POOL = 8_388_608
+"""Cache tokens of a stage, before they are shortened: the largest cell fits twice."""
+BEST_STOCK = 2
+"""How many stock arms of a scouting run are measured beside WavePP."""
+SURVIVING_SHARE = 0.6
+"""Cache of the survival benchmark, as a share of all documents."""
+ARMS = {
+    "grid": "stock stock-2p-stream wavepp-static wavepp",
+    "ladder": " ".join(LADDER),
+    "scout": " ".join(STOCK_DEFAULT_CHUNK),
+    "survival": "stock wavepp",
+    "trace": "stock-2p-stream wavepp",
+}
+LADDER_CELLS = "cold131:16 reuse131:8"
 
 
-class Run:
-    """Arms, cells and repeats on one setting.
-
-    Args:
-        arms: which servers; all run at a time, those that aren't measured are frozen.
-        records: gets each record as soon as it is measured.
-        folder: for logs and traces.
-    """
-
-    def __init__(
-        self, arms: Sequence[Arm], setting: Setting, records: Records, folder: Path, *, pool: int
-    ) -> None:
-        self._arms = arms
-        self._setting = setting
-        self._records = records
-        self._folder = folder
-        self._pool = pool
-        self._servers: dict[str, PacedServer] = {}
-
-    def run(self, cells: Sequence[Cell], repeats: int, scale_of: dict[str, float] | None = None) -> None:
-        """Measure what isn't kept yet.
-
-        Raises:
-            RequestFailed: a request wasn't answered.
-            ServerError: a server didn't start.
-        """
-        todo = [
-            (cell, repeat, arm)
-            for cell in cells
-            for repeat in range(repeats)
-            for arm in self._arms[:: 1 if repeat % 2 == 0 else -1]
-            if self._kept(cell, arm, repeat) is None
-        ]
-        if not todo:
-            print("everything was measured before; --fresh measures it again")
-            return
-        needed = [arm for arm in self._arms if any(arm is other for _, _, other in todo)]
-        steps = Steps(len(needed) + len(todo))
-        with ExitStack() as ending:
-            for arm in needed:
-                steps.step(f"starting {arm.name}")
-                with frozen(list(self._servers.values())):
-                    self._start(arm, ending, steps)
-                steps.done()
-            for cell, repeat, arm in todo:
-                steps.step(f"{cell.name} {arm.name} ({repeat + 1} of {repeats})")
-                self._measure(cell, repeat, arm, steps)
-                steps.done()
-
-    def _kept(self, cell: Cell, arm: Arm, repeat: int) -> object:
-        return self._records.find(cell.kind, cell.concurrency, arm.name, repeat, self._setting.digest)
-
-    def _start(self, arm: Arm, ending: ExitStack, steps: Steps) -> None:
-        setting = self._setting
-        config = arm.config(
-            pp=setting.pp, wave_tokens=setting.wave_tokens, device=setting.model, pool=self._pool
-        )
-        server = PacedServer(config, self._folder)
-        ending.callback(server.stop)
-        server.start(steps.detail)
-        self._servers[arm.name] = server
-
-    def _measure(self, cell: Cell, repeat: int, arm: Arm, steps: Steps) -> None:
-        others = [server for name, server in self._servers.items() if name != arm.name]
-        with frozen(others):
-            for attempt in range(ATTEMPTS):
-                record = measure(
-                    self._servers[arm.name],
-                    cell,
-                    self._setting,
-                    arm=arm.name,
-                    repeat=repeat,
-                    attempt=attempt,
-                    progress=steps.detail,
-                )
-                self._records.add(record)
-                if not record.rejected:
-                    return
-                steps.detail(f"rejected: {record.reason}")
-
-
-def digest_of(setting_text: str) -> str:
-    """Of the sources that a figure depends on, and of the settings in words."""
-    digest = hashlib.sha256(setting_text.encode())
-    for folder in _SOURCES:
-        for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            digest.update(path.relative_to(CHECKOUT).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line; every option also comes from the environment, in capitals."""
+def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
+    """The command line. Most options can also be given in the environment, in capitals, as ``make`` does."""
 
     def given(name: str, default: str) -> str:
-        return os.environ.get(name) or default
+        return environ.get(name) or default
 
     options = argparse.ArgumentParser(prog="python -m benchmark.paced", description=__doc__)
-    out = str(CHECKOUT / "build" / "bench" / "paced.json")
     add = options.add_argument
-    add("--cells", default=given("CELLS", " ".join(TEN)), help="such as 'reuse131:4 cold131:8 phases'")
-    add("--arms", default=given("ARMS", DEFAULT_ARMS), help="servers to compare, by name")
-    add("--ladder", action="store_true", help="the arms of the ablation ladder")
-    add("--scout", action="store_true", help="all stock arms at the default chunk size")
+    add(
+        "what",
+        choices=list(ARMS),
+        nargs="?",
+        default="grid",
+        help="grid: the ten cells; scout: all stock arms once",
+    )
+    add("--cells", default=given("CELLS", ""), help="such as 'reuse131:4 cold131:8 phases'")
+    add(
+        "--arms",
+        default=given("ARMS", ""),
+        help="servers to compare, by name; best: the best two stock arms of a scout",
+    )
     add("--pp", type=int, default=int(given("PP", "8")), help="stages (default 8)")
-    add("--repeats", type=int, default=int(given("REPEATS", "3")), help="of each cell and arm (default 3)")
+    add(
+        "--repeats",
+        type=int,
+        default=int(given("REPEATS", "0")),
+        help="of each cell and arm (default 3; scout 1)",
+    )
     add("--rounds", type=int, default=int(given("ROUNDS", "2")), help="requests per client (default 2)")
     add("--scale", type=float, default=float(given("SCALE", "1")), help="speed of the device (default 1)")
     add(
         "--shorten",
         type=int,
         default=int(given("SHORTEN", "4")),
-        help="shorter prompts and waves (default 4)",
+        help="divisor of lengths and waves (default 4)",
     )
     add("--device", choices=list(PRESETS), default=given("DEVICE", "even"), help="what the device is like")
-    add("--pool", type=int, default=int(given("POOL", "2097152")), help="cache tokens of a stage")
-    add("--out", type=Path, default=Path(given("OUT", out)), help="the JSON")
+    add("--pool", type=int, default=int(given("POOL", "0")), help="cache tokens of a stage, as they are")
+    add("--rates", default=given("RATES", " ".join(map(str, RATES))), help="arrivals a second (survival)")
+    add(
+        "--requests",
+        type=int,
+        default=int(given("REQUESTS", "60")),
+        help="per rate (survival), of the file (trace)",
+    )
+    add("--file", default=given("FILE", ""), help="a trace: JSON lines with input_length and hash_ids")
+    add("--concurrency", default=given("CONCURRENCY", "8"), help="of a trace, such as '1 8 32'")
+    add("--out", default=given("OUT", ""), help="the JSON (default build/bench/paced*.json)")
     add("--fresh", action="store_true", help="forget what was measured before")
     return options
+
+
+def loads_of(asked: argparse.Namespace) -> tuple[Load, ...]:
+    """What is to be played.
+
+    Raises:
+        ValueError: a name, rate or file isn't right.
+        OSError: the file can't be read.
+    """
+    if asked.what == "survival":
+        return tuple(Survival(float(rate), asked.requests) for rate in asked.rates.replace(",", " ").split())
+    if asked.what == "trace":
+        path = Path(asked.file)
+        entries = tuple(read_trace(path, asked.requests))
+        stem = path.name.split(".")[0].replace("-", "_")
+        return tuple(TraceLoad(stem, entries, int(c)) for c in asked.concurrency.replace(",", " ").split())
+    default = LADDER_CELLS if asked.what == "ladder" else " ".join(TEN)
+    return cells_named(asked.cells or default, rounds=asked.rounds)
+
+
+def pool_of(asked: argparse.Namespace) -> int:
+    """Cache tokens of a stage."""
+    if asked.pool:
+        return int(asked.pool)
+    if asked.what == "survival":
+        return int(working_set(asked.shorten) * SURVIVING_SHARE) // 64 * 64
+    return POOL // int(asked.shorten)
+
+
+def best_stock(records: Sequence[Record]) -> list[str]:
+    """The stock arms with the highest geometric mean over the cells that all of them have, best first.
+
+    Raises:
+        ValueError: no stock arm was measured.
+    """
+    by_arm: dict[str, dict[tuple[str, int], float]] = {}
+    for record in records:
+        if record.arm.startswith("stock"):
+            by_arm.setdefault(record.arm, {})[record.workload, record.concurrency] = record.tok_s
+    if not by_arm:
+        raise ValueError("no stock arm was scouted; run: python -m benchmark.paced scout")
+    common = set.intersection(*(set(cells) for cells in by_arm.values()))
+    if not common:
+        raise ValueError("the stock arms of the scouting run have no cell in common")
+    means = {arm: statistics.geometric_mean([cells[c] for c in common]) for arm, cells in by_arm.items()}
+    return sorted(means, key=lambda arm: -means[arm])[:BEST_STOCK]
+
+
+def arms_of(asked: argparse.Namespace, folder: Path) -> tuple[Arm, ...]:
+    """The servers that are compared.
+
+    Raises:
+        ValueError: a name isn't right, or nothing was scouted.
+    """
+    names = (asked.arms or ARMS[asked.what]).replace(",", " ").split()
+    if "best" in names:
+        found = best_stock(Records(folder / "paced-scout.json").all())
+        place = names.index("best")
+        names[place : place + 1] = [name for name in found if name not in names]
+    return arms_named(" ".join(names))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 when every figure may be used."""
     asked = parser().parse_args(arguments)
+    folder = CHECKOUT / "build" / "bench"
+    name = "paced.json" if asked.what == "grid" else f"paced-{asked.what}.json"
+    out = Path(asked.out) if asked.out else folder / name
     try:
-        cells = cells_named(asked.cells, rounds=asked.rounds)
-        names = LADDER if asked.ladder else STOCK_DEFAULT_CHUNK if asked.scout else asked.arms
-        arms = arms_named(names if isinstance(names, str) else " ".join(names))
-    except ValueError as error:
+        loads, arms = loads_of(asked), arms_of(asked, folder)
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    words = [str(getattr(asked, name)) for name in ("pp", "rounds", "scale", "shorten", "device", "pool")]
+    pool = pool_of(asked)
+    words = [asked.pp, asked.rounds, asked.scale, asked.shorten, asked.device, pool, asked.requests]
     setting = Setting(
         pp=asked.pp,
         wave_tokens=WAVE_TOKENS // asked.shorten,
         shorten=asked.shorten,
         model=PRESETS[asked.device].shortened(asked.shorten),
         scale=asked.scale,
-        digest=digest_of(" ".join(words)),
+        digest=digest_of(" ".join(map(str, words))),
     )
     if asked.fresh:
-        asked.out.unlink(missing_ok=True)
-    records = Records(asked.out)
+        out.unlink(missing_ok=True)
+    records = Records(out)
+    repeats = asked.repeats or (1 if asked.what == "scout" else 3)
     try:
-        Run(arms, setting, records, asked.out.parent / "paced", pool=asked.pool).run(cells, asked.repeats)
+        Run(arms, setting, records, out.parent / "paced", pool=pool).run(loads, repeats)
     except (RequestFailed, ServerError) as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1
@@ -185,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     kept = records.of(setting.digest)
     print(tables.table(kept))
-    print(f"\n  {asked.out}")
+    print(f"\n  {out}")
     return 0 if len(usable(kept)) == len(kept) else 1
 
 

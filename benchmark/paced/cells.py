@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmark.paced.clients import Served
+from benchmark.paced.prompts import Script
 from sglang_wavepp.simulate.workload import Job, Workload, closed, phases
 
 PAGE = 64
@@ -27,6 +30,19 @@ class Cell:
     def name(self) -> str:
         """As it is asked for."""
         return PHASES if self.kind == PHASES else f"{self.kind}:{self.concurrency}"
+
+    @property
+    def bounded(self) -> bool:
+        """Always: the prefixes are brought into the cache before."""
+        return True
+
+    def script(self, *, shorten: int, tag: str, seed: int) -> Script:
+        """Its requests, and what brings the prefixes into the cache."""
+        return Script.of(self.workload(shorten=shorten).jobs, tag=tag, seed=seed)
+
+    def settled(self, served: Sequence[Served]) -> list[Served]:
+        """As they are."""
+        return list(served)
 
     def workload(self, *, shorten: int = 1) -> Workload:
         """Its requests, each that many times shorter than the name says."""

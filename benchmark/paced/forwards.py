@@ -13,6 +13,7 @@ import torch
 
 from benchmark.paced.clock import now
 from benchmark.paced.device_model import DeviceModel
+from benchmark.paced.profiling import LoopProfile
 from benchmark.paced.recorder import Forward, Recorder
 from benchmark.paced.streams import current_stream
 from benchmark.paced.timers import Timers
@@ -31,6 +32,7 @@ class Pace:
         model: how long things take.
         recorder: gets every forward, None records nothing.
         scale_file: holds the scale as text, so that it can change between two measurements; None: as in `model`.
+        profile: of the LOOP by function, None for no profile.
         ready: when the activations for the next forward are here, None when it needs none.
     """
 
@@ -38,6 +40,7 @@ class Pace:
     recorder: Recorder | None = None
     scale_file: Path | None = None
     timers: Timers = field(default_factory=Timers)
+    profile: LoopProfile | None = None
     ready: float | None = None
     _launches: int = 0
     _scale_read: int = -1
@@ -74,6 +77,8 @@ class Pace:
                     timers=self.timers.take(),
                 )
             )
+        if self.profile is not None:
+            self.profile.wave(parallel.pp_rank)
         self._launches += 1
         self.ready = None
         output: Any

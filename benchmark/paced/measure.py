@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmark.paced import analysis, recorder, run_queue
-from benchmark.paced.cells import PAGE, Cell
+from benchmark.paced.cells import PAGE
 from benchmark.paced.clients import Clients, Served
 from benchmark.paced.device_model import DeviceModel
+from benchmark.paced.load import Load
 from benchmark.paced.paced_server import PacedServer
 from benchmark.paced.prompts import Script
 from benchmark.paced.records import Record, StageRecord
@@ -53,17 +54,15 @@ class Setting:
 
 def play(
     server: PacedServer,
+    script: Script,
     workload: Workload,
-    setting: Setting,
-    *,
-    tag: str,
-    seed: int,
+    scale: float,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Served], list[run_queue.Spent], list[run_queue.Spent]]:
     """Empty the cache, bring the prefixes in, and play a workload.
 
     Args:
-        tag: request ids begin with it; no two plays on a server may share it.
+        scale: of the device, while the workload is played.
 
     Returns:
         The answers, and what the LOOPs' threads and the ranks' processes spent meanwhile.
@@ -71,14 +70,13 @@ def play(
     Raises:
         RequestFailed: a request wasn't answered.
     """
-    script = Script.of(workload.jobs, tag=tag, seed=seed)
     url = server.client.base_url
     progress("priming")
     server.client.flush_cache()
     server.set_scale(PRIMING_SCALE)
     if script.priming:
         Clients(url, 2).closed_loop(script.priming, [Phase(2, len(script.priming))])
-    server.set_scale(setting.scale)
+    server.set_scale(scale)
     pids = server.ranks()
     threads, processes = run_queue.main_threads(pids), run_queue.processes(pids)
     count = len(script.measured)
@@ -94,7 +92,7 @@ def play(
 
 def measure(
     server: PacedServer,
-    cell: Cell,
+    load: Load,
     setting: Setting,
     *,
     arm: str,
@@ -102,36 +100,39 @@ def measure(
     attempt: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """One attempt at one repeat of one cell."""
-    workload = cell.workload(shorten=setting.shorten)
-    load = os.getloadavg()[0]
-    tag = f"{cell.kind}-{cell.concurrency}-{repeat}-{attempt}"
-    served, threads, processes = play(server, workload, setting, tag=tag, seed=repeat, progress=progress)
-    forwards = analysis.of_requests(recorder.read(server.traces), [each.rid for each in served])
+    """One attempt at one repeat of a load on an arm.
+
+    Raises:
+        RequestFailed: a request wasn't answered.
+    """
+    workload = load.workload(shorten=setting.shorten)
+    # No two plays on a server share an id; all arms get the same tokens.
+    tag = f"{load.name.replace(':', '.')}-{repeat}-{attempt}"
+    script = load.script(shorten=setting.shorten, tag=tag, seed=repeat)
+    busy = os.getloadavg()[0]
+    served, threads, processes = play(server, script, workload, setting.scale, progress)
     return record_of(
-        cell.kind,
-        cell.concurrency,
+        load,
         workload,
         setting,
         arm=arm,
         repeat=repeat,
-        load=load,
-        served=served,
-        forwards=forwards,
+        busy=busy,
+        served=load.settled(served),
+        forwards=analysis.of_requests(recorder.read(server.traces), [each.rid for each in served]),
         threads=threads,
         processes=processes,
     )
 
 
 def record_of(
-    kind: str,
-    concurrency: int,
+    load: Load,
     workload: Workload,
     setting: Setting,
     *,
     arm: str,
     repeat: int,
-    load: float,
+    busy: float,
     served: Sequence[Served],
     forwards: Sequence[Sequence[recorder.Forward]],
     threads: Sequence[run_queue.Spent],
@@ -154,8 +155,8 @@ def record_of(
     chances = [each for each in served if each.reusable]
     times = sorted(each.seconds for each in served)
     return Record(
-        workload=kind,
-        concurrency=concurrency,
+        workload=load.kind,
+        concurrency=load.concurrency,
         arm=arm,
         repeat=repeat,
         tok_s=workload.tokens / seconds,
@@ -163,7 +164,7 @@ def record_of(
         p95_s=percentile(times, 0.95),
         idle=statistics.fmean(stage.idle for stage in stages),
         plan_tok_s=plan,
-        bound_tok_s=bound_tok_s(machine(setting, model), workload) if not workload.times else None,
+        bound_tok_s=bound_tok_s(machine(setting, model), workload) if load.bounded else None,
         good_hits=sum(each.cached >= GOOD * each.reusable for each in chances) / len(chances)
         if chances
         else None,
@@ -174,7 +175,7 @@ def record_of(
         rejected=reason is not None,
         reason=reason,
         settings=setting.digest,
-        load=load,
+        load=busy,
         hosts=sum(spent.running for spent in processes) / seconds,
         requests=len(served),
         stages=[

@@ -61,6 +61,7 @@ class PacedConfig:
             VARIABLE: self.device.to_json(),
             plugin.TRACE_VARIABLE: str(folder),
             plugin.SCALE_VARIABLE: str(folder / "scale"),
+            plugin.PROFILE_VARIABLE: os.environ.get(plugin.PROFILE_VARIABLE, ""),
             **dict(self.environment),
         }
         return ServerConfig(

@@ -17,6 +17,8 @@ TRACE_VARIABLE = "WAVEPP_PACED_TRACE"
 """Folder for the traces of the stages."""
 SCALE_VARIABLE = "WAVEPP_PACED_SCALE_FILE"
 """File with the device's scale, read again whenever it has changed."""
+PROFILE_VARIABLE = "WAVEPP_PACED_PROFILE"
+"""1: profile the LOOP of every stage into the trace folder."""
 SITE = Path(__file__).resolve().parent / "site"
 """Folder that makes the plug-in visible on ``PYTHONPATH``."""
 
@@ -50,6 +52,7 @@ def register() -> None:
 
     from benchmark.paced import streams, timers, transport
     from benchmark.paced.forwards import Pace
+    from benchmark.paced.profiling import LoopProfile
     from benchmark.paced.recorder import Recorder
 
     folder, scale = os.environ.get(TRACE_VARIABLE), os.environ.get(SCALE_VARIABLE)
@@ -57,6 +60,7 @@ def register() -> None:
         model=model,
         recorder=Recorder(Path(folder)) if folder else None,
         scale_file=Path(scale) if scale else None,
+        profile=LoopProfile(Path(folder)) if folder and os.environ.get(PROFILE_VARIABLE) == "1" else None,
     )
     streams.install()
     runner = "sglang.srt.model_executor.model_runner.ModelRunner."

@@ -50,9 +50,9 @@ class Script:
         """
         rng = random.Random(f"{tag}-{seed}")
         lengths = sorted({job.cached for job in jobs if job.cached})
-        prefixes = {length: [_ids(rng, length) for _ in range(GROUPS)] for length in lengths}
+        prefixes = {length: [random_ids(rng, length) for _ in range(GROUPS)] for length in lengths}
         priming = tuple(
-            _request(f"{tag}-p{length}-{number}", prefix + _ids(rng, AFTER_PREFIX), 0)
+            _request(f"{tag}-p{length}-{number}", prefix + random_ids(rng, AFTER_PREFIX), 0)
             for length in lengths
             for number, prefix in enumerate(prefixes[length])
         )
@@ -60,7 +60,7 @@ class Script:
         measured = []
         for number, job in enumerate(jobs):
             prefix = prefixes[job.cached][next(turns[job.cached])] if job.cached else []
-            measured.append(_request(f"{tag}-{number}", prefix + _ids(rng, job.suffix), job.cached))
+            measured.append(_request(f"{tag}-{number}", prefix + random_ids(rng, job.suffix), job.cached))
         return cls(priming=priming, measured=tuple(measured))
 
 
@@ -80,5 +80,6 @@ def _turns() -> Iterator[int]:
         yield from range(GROUPS)
 
 
-def _ids(rng: random.Random, count: int) -> list[int]:
+def random_ids(rng: random.Random, count: int) -> list[int]:
+    """Token ids without special tokens."""
     return rng.choices(_IDS, k=count)

@@ -97,6 +97,10 @@ class Records:
         )
         draft.rename(self._path)
 
+    def all(self) -> list[Record]:
+        """All records, whatever their settings."""
+        return list(self._kept.values())
+
     def of(self, settings: str) -> list[Record]:
         """All records of these settings."""
         return [record for record in self._kept.values() if record.settings == settings]
