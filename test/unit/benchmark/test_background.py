@@ -15,7 +15,7 @@ import pytest
 from benchmark.background import Job, JobError, JobRunning
 from benchmark.servers import CHECKOUT
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.slow
 
 WORKS = """
 import sys, time

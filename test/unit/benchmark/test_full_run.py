@@ -16,7 +16,7 @@ from benchmark.full_run import FullRun, ItemResult, pytest_command, read_report,
 from benchmark.guard import session_members
 from benchmark.servers import CHECKOUT
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.slow
 
 REPORT = '<testsuites><testsuite><testcase name="t">{}</testcase></testsuite></testsuites>'
 

@@ -16,6 +16,8 @@ import pytest
 from benchmark.guard import LEFT_BEHIND, session_members
 from benchmark.servers import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 # A server with a child that ignores SIGTERM: it says both process ids.
 IGNORES_SIGTERM = """
 import signal, time

@@ -23,6 +23,8 @@ from sglang_wavepp.rank.heartbeat import Heartbeat, Silence, beat_interval
 SECRET = new_secret()
 FORK: Any = multiprocessing.get_context("fork")
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     now = 100.0
