@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest
 PARALLEL := -n 2 --dist loadfile
 CODE := python sgl_patches test benchmark env docs
 
-.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure bench-paced bench-scout bench-ladder bench-survival bench-trace lint format check-patches clean
+.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure bench-sim bench-paced bench-scout bench-ladder bench-survival bench-trace lint format check-patches clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench-hints: env ## What hints, leases and evictions cost on one rank (build/ben
 
 bench-pressure: env ## Prefix reuse on caches that are too small, beside stock SGLang (build/bench/pressure.json)
 	@$(PY) -m benchmark.pressure
+
+bench-sim: env ## Stock and WavePP in the simulator, all cells (build/bench/sim*.json); CELLS= ARMS= PP= ROUNDS= choose
+	@$(PY) -m benchmark.sim --cells '$(CELLS)' --arms '$(ARMS)' --pp '$(or $(PP),8 4)' --rounds $(or $(ROUNDS),2)
 
 bench-paced: env ## Stock and WavePP on a paced device, ten cells (build/bench/paced.json); CELLS= ARMS= PP= REPEATS= choose
 	@$(PY) -m benchmark.paced grid

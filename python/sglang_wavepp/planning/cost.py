@@ -47,3 +47,9 @@ class WaveCost:
             return 0
         # With x tokens: x * first + per_pair * x^2 / 2 = seconds, solved so that a tiny per_pair loses no digits.
         return int(2 * seconds / (first + math.sqrt(first * first + 2 * self.per_pair * seconds)))
+
+
+GUESS = WaveCost(per_wave=512e-5, per_token=1e-5, per_pair=1e-5 / 131_072)
+"""A cost for the time before any is known: a wave costs as much as 512 tokens, and tokens cost twice as much after
+131,072 others. Sizing waves needs the ratios only, and it needs them roughly: waves twice too large or too small cost a
+quarter more of the few percent that fill and waves cost together."""

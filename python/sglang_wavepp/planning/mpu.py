@@ -39,6 +39,11 @@ class MpuPlanner:
         progress_deadline: seconds that a wave may be held back, at most.
         cost: seconds of a wave, None while unknown. May be replaced at any time.
 
+    Attributes:
+        cost: as above.
+        host: seconds that a stage's host needs for a wave, in the seconds of `cost`: no wave is made shorter. May be
+            replaced at any time.
+
     Raises:
         ValueError: unless grid step <= `min_tokens` <= `max_tokens`, and the other limits are positive.
     """
@@ -60,6 +65,7 @@ class MpuPlanner:
                 "requests of a wave, stages and fills must be positive, the deadline not negative"
             )
         self.cost = cost
+        self.host = 0.0
         self._budgets = halvings(largest=max_tokens, smallest=min_tokens, step=grid.step)
         self._budget = self._budgets[0]
         self._min_tokens = min_tokens
@@ -95,7 +101,7 @@ class MpuPlanner:
             self._budget = self._by_supply(supply, Outlook.of(supply, looked))
         else:
             backlog = self._ledger.read(supply, looked, cost)
-            seconds = wave_seconds(backlog, per_wave=cost.per_wave, stages=self._stages)
+            seconds = wave_seconds(backlog, per_wave=cost.per_wave, stages=self._stages, host=self.host)
             self._budget = self._limits.tokens(looked[0].start, seconds=seconds, cost=cost)
         until = self._wait(supply, looked)
         if until is not None:
@@ -104,7 +110,12 @@ class MpuPlanner:
             spans = self._by_tokens(looked)
         else:
             spans = pack_timed(
-                looked, seconds=seconds, cost=cost, limits=self._limits, courtesy=self._courtesy
+                looked,
+                seconds=seconds,
+                cost=cost,
+                limits=self._limits,
+                courtesy=self._courtesy,
+                alone=len(looked) == 1 and not supply.arriving_tokens,
             )
         self._ledger.launched(spans)
         return Plan(spans)

@@ -12,6 +12,10 @@ from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 
 
+STRETCH = 0.1
+"""Of its time, what a wave may be longer so that the rest of the only request needs no wave more."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaveLimits:
     """What a wave may hold.
@@ -40,21 +44,28 @@ class WaveLimits:
 
 
 def pack_timed(
-    queue: Sequence[Remainder], *, seconds: float, cost: WaveCost, limits: WaveLimits, courtesy: Courtesy
+    queue: Sequence[Remainder],
+    *,
+    seconds: float,
+    cost: WaveCost,
+    limits: WaveLimits,
+    courtesy: Courtesy,
+    alone: bool = False,
 ) -> tuple[PlannedSpan, ...]:
     """Spans of about `seconds` of work, earliest request first, at most one a request.
 
-    The first request gets what the time allows, less what it gives to short ones, and at least `min_tokens`; alone in
-    the queue, it is cut into equal times, so that no small rest is left. Later ones fill up: what fits whole, or a
-    piece of at least `min_tokens`.
+    The first request gets what the time allows, less what it gives to short ones, and at least `min_tokens`. Later
+    ones fill up: what fits whole, or a piece of at least `min_tokens`.
 
     Args:
         queue: the first requests, at least one.
+        alone: whether the first request is all there is. It is then cut into equal times, so that no small rest is
+            left for a wave of its own.
     """
     head = queue[0]
-    if len(queue) == 1:
+    if alone:
         work = cost.work(start=head.start, end=head.prompt)
-        pieces = max(1, round(work / seconds)) if seconds > 0 else math.inf
+        pieces = max(1, math.ceil(work / seconds - STRETCH)) if seconds > 0 else math.inf
         wave = _Filling(cost, limits, left=work / pieces, room=limits.max_tokens)
         wave.add(head, at_least=limits.min_tokens)
         return wave.spans(queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 from sglang_wavepp.planning.supply import Supply, WavePlanner
@@ -17,10 +17,29 @@ ADMITTED_WAVES = 2
 """Waves of `M` tokens that may be admitted and unplanned before nobody new is admitted."""
 
 
-class WaveppRun:
-    """One run. Rank 0 plans when a slot of its ring of `2P` is free; each other stage waits only for its inputs."""
+Measured = Callable[[tuple[PlannedSpan, ...], float], None]
 
-    def __init__(self, machine: Machine, workload: Workload, planner: WavePlanner) -> None:
+
+class WaveppRun:
+    """One run. Rank 0 plans when a slot of its ring of `2P` is free; each other stage waits only for its inputs.
+
+    Args:
+        machine: the pipeline.
+        workload: what is asked of it.
+        planner: of the server, used for this run only.
+        measured: called with the spans of each wave and the seconds of its forward on the first stage, when its
+            result arrives.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        workload: Workload,
+        planner: WavePlanner,
+        *,
+        measured: Measured | None = None,
+    ) -> None:
+        self._measured = measured
         self._machine = machine
         self._jobs = workload.jobs
         self._workload = workload
@@ -78,6 +97,9 @@ class WaveppRun:
     def _absorb(self, now: float) -> None:
         while self._results and self._results[0][0] <= now:
             time, number = heapq.heappop(self._results)
+            wave = self._waves[number]
+            if self._measured is not None:
+                self._measured(wave.spans, wave.ends[0] - wave.starts[0])
             for span in self._flying.pop(number):
                 job = int(span.rid)
                 if span.end == self._jobs[job].prompt:
@@ -86,9 +108,11 @@ class WaveppRun:
             self._waiting.append(number)
             self._waiting_tokens += self._jobs[number].suffix
         ahead = ADMITTED_WAVES * self._machine.max_tokens
-        while self._entering and self._entering[0][0] <= now:
-            self._admit(self._entering.popleft()[1])
-        while self._waiting and self._unplanned + self._entering_tokens < ahead:
+        while True:
+            while self._entering and self._entering[0][0] <= now:
+                self._admit(self._entering.popleft()[1])
+            if not self._waiting or self._unplanned + self._entering_tokens >= ahead:
+                return
             number = self._waiting.popleft()
             suffix = self._jobs[number].suffix
             self._waiting_tokens -= suffix
