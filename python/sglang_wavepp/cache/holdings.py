@@ -57,6 +57,9 @@ class PrefixTree(Protocol):
     def locked(self) -> int:
         """Tokens of the tree that can't be evicted."""
 
+    def snapshots(self) -> int:
+        """Recurrent snapshots in the tree, a slot each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -246,6 +249,11 @@ class Holdings:
     def leased(self) -> int:
         """Leases held now."""
         return len(self._leases)
+
+    @property
+    def snapshots(self) -> int:
+        """Recurrent snapshots in the cache."""
+        return self._tree.snapshots()
 
     @property
     def reserved_tokens(self) -> int:

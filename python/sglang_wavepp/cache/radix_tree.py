@@ -71,6 +71,12 @@ class RadixTree:
         """Tokens of the tree that can't be evicted."""
         return int(self._cache.full_protected_size())
 
+    def snapshots(self) -> int:
+        """Recurrent snapshots in the tree, a slot each."""
+        if not self._hybrid:
+            return 0
+        return int(self._cache.mamba_evictable_size()) + int(self._cache.mamba_protected_size())
+
 
 class IndexedRadixTree(RadixTree):
     """A `RadixTree` on an `IndexedTreeCore`, which also says what may go: the source of victims of an escrow.

@@ -21,6 +21,7 @@ def readings(holdings: Holdings, rounds: LeadingRounds | FollowingRounds) -> Rea
             "leases_held": holdings.leased,
             "promised_requests": holdings.held,
             "reserved_tokens": holdings.reserved_tokens,
+            "snapshots": holdings.snapshots,
             "snapshots_dropped_total": DROPS.dropped,
         }
         if isinstance(holdings, LeaseAdmission):

@@ -67,6 +67,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("reserved_tokens", Kind.LEVEL, "Tokens promised and not drawn."),
     Metric("victims", Kind.LEVEL, "Cached nodes that are held as victims."),
     Metric("victim_tokens", Kind.LEVEL, "Tokens of those nodes that are held."),
+    Metric("snapshots", Kind.LEVEL, "Recurrent snapshots in the cache, a slot each."),
     Metric("attempts_total", Kind.TOTAL, "Attempts by outcome (rank 0).", "outcome"),
     Metric("rounds_total", Kind.TOTAL, "Rounds closed (rank 0)."),
     Metric("in_admission", Kind.LEVEL, "Requests announced and not admitted (rank 0)."),
