@@ -43,6 +43,7 @@ MET = {
     "short of headroom": 20,
     "short of rows": 5,
     "flushes": 3,
+    "held back": 200,
     "published": 500,
     "published inside": 100,
     "left unpublished": 50,
@@ -312,6 +313,33 @@ def test_a_wave_of_several_draws_for_all_before_it_allocates() -> None:
     pipeline.begin(pipeline.head.launch([Span(rid=rid, start=0, length=4) for rid in ("r0", "r1")]))
     end(pipeline)
     assert pipeline.head.stat["finished"] == 3
+
+
+@pytest.mark.parametrize("slots", [None, (20, 20)])
+@pytest.mark.parametrize(("gain", "reused"), [(None, 0), ((4, 4), 24), ((4, 28), 0)])
+def test_a_request_starts_where_an_earlier_one_is_about_to_come(
+    slots: tuple[int, ...] | None, gain: tuple[int, int] | None, reused: int
+) -> None:
+    pipeline = Pipeline(quiet(gain=gain, slots=slots))
+    begin = text(1, 6)
+    for seed in (2, 3):
+        assert pipeline.head.submit([*begin, *text(seed, 2)], 1) is not None
+    pipeline.until(lambda: pipeline.leader.idle() or pipeline.leader.holds_back > 0)
+    end(pipeline)
+    assert pipeline.head.stat["reused"] == reused
+
+
+def test_who_waited_for_an_aborted_request_goes_on() -> None:
+    pipeline = Pipeline(quiet(gain=(4, 4), budget=1))
+    begin = text(1, 6)
+    first = pipeline.head.submit([*begin, *text(2, 2)], 1)
+    assert first is not None and pipeline.head.submit([*begin, *text(3, 2)], 1) is not None
+    pipeline.until(lambda: pipeline.head.bookings[first].next >= 8)
+    pipeline.finish_work()
+    pipeline.begin(pipeline.head.abort(first))
+    end(pipeline)
+    assert pipeline.head.stat["finished"] == 1
+    assert 0 < pipeline.head.stat["reused"] < 24, "what had been computed until then"
 
 
 # --- any order, by Hypothesis -----------------------------------------------------------------------------------

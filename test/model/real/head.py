@@ -84,6 +84,7 @@ class Head:
         self.ended: Counter[str] = Counter()
         self.stat: Counter[str] = Counter()
         self.seq = self.wave = 0
+        self._launched: dict[int, tuple[int, list[Span]]] = {}
         length = (world.longest - 1) * world.page
         self.roots = [[rng.randrange(2) for _ in range(length)] for _ in range(world.roots)]
 
@@ -234,7 +235,9 @@ class Head:
             self.rank.handover.settled(span.length)
         self.wave += 1
         self.stat["wave of several"] += len(spans) > 1
-        yield from self._do(PrefillWave(seq=self._number(), wave=self.wave, slot=0, spans=tuple(spans)))
+        command = PrefillWave(seq=self._number(), wave=self.wave, slot=0, spans=tuple(spans))
+        self._launched[self.wave] = (command.seq, spans)
+        yield from self._do(command)
 
     def _publishes(self, span: Span) -> int:
         position = self.publisher.position(PlannedSpan(span.rid, span.start, span.length))
@@ -271,6 +274,9 @@ class Head:
             seq=self._number(), wave=wave, token_ids=tokens, lanes=(-1,) * len(tokens), logprobs=None
         )
         yield from self._do(command)
+        launched_by, spans = self._launched.pop(wave, (0, []))
+        for span in spans:
+            self._computed(span, launched_by, command.seq, last=span.rid not in flight.middle)
         for rid in flight.rids:
             booking = self.bookings[rid]
             booking.in_flight -= 1
@@ -282,6 +288,12 @@ class Head:
                 booking.phase = Phase.DECODE
             elif booking.aborting and not booking.planned and not booking.in_flight:
                 yield from self._release(booking)
+
+    def _computed(self, span: Span, launched_by: int, landed_by: int, *, last: bool) -> None:
+        if last:
+            self.rank.handover.computed(span.rid, span.start + span.length, landed_by, last=True)
+        elif span.publish:
+            self.rank.handover.computed(span.rid, span.publish, launched_by, last=False)
 
     # --- ends -----------------------------------------------------------------------------------------------
 
@@ -302,6 +314,7 @@ class Head:
             seq=self._number(), rid=booking.record.rid, message=None, status=None, release=True
         )
         yield from self._do(command)
+        self.rank.handover.computed(booking.record.rid, booking.prompt, command.seq, last=True)
         self._end(booking.record.rid, "aborted")
 
     def _stop_planning(self, booking: Booking) -> None:

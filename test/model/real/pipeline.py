@@ -165,7 +165,9 @@ class Pipeline:
         ]
         lead = self.ranks[0]
         limits = smallest(rank.limits for rank in self.ranks)
-        self.leader = RoundsLeader(ranks=world.ranks, max_batch=world.batch)
+        self.leader = RoundsLeader(
+            ranks=world.ranks, max_batch=world.batch, chain=lead.admission.chain, block=world.block
+        )
         self.leading = LeadingRounds(
             leader=self.leader,
             member=lead.member,
@@ -175,6 +177,7 @@ class Pipeline:
             free_rows=lambda: lead.admission.free_rows,
             timeline=NullTimeline(),
             ahead=world.ahead,
+            patience=lead.gain_to_wait_for,
         )
         self.to_followers: list[deque[Broadcast | Gather]] = [deque() for _ in self.ranks]
         self.to_leader: list[deque[Vote]] = [deque() for _ in self.ranks]
@@ -221,6 +224,7 @@ class Pipeline:
     def broadcast(self, message: Broadcast) -> None:
         alone(self.ranks[0])
         self.current = message
+        self.verdicts["held back"] += self.leader.holds_back
         order = self.head.order
         rids = [attempt.rid for attempt in message.attempts]
         assert rids == sorted(rids, key=order.index), "attempts are not in arrival order"

@@ -28,6 +28,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sgl_patches.schedule_batch import _bounded_prefix
 from sglang_wavepp.admission.decision import Outcome, Verdict
 from sglang_wavepp.admission.hint import HintProbe
+from sglang_wavepp.admission.leader import UNLIMITED
 from sglang_wavepp.admission.messages import Gather, InstallRecord
 from sglang_wavepp.admission.pools import PoolLimits
 from sglang_wavepp.cache.lease import LeaseAdmission
@@ -161,6 +162,13 @@ class Rank:
         self._config = SimpleNamespace(
             is_encoder_decoder=False, hf_text_config=SimpleNamespace(mamba_chunk_size=world.step)
         )
+
+    def gain_to_wait_for(self) -> int:
+        """Rank 0: tokens for which a request is held back."""
+        gain = self.world.gain
+        if gain is None:
+            return UNLIMITED
+        return gain[0] if self.handover.unplanned_tokens else gain[1]
 
     def warm(self, text: list[int], ends: list[int]) -> None:
         """Content from before the history, up to the last end that there is room for; a snapshot at each end."""

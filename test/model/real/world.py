@@ -24,6 +24,8 @@ class World:
         warm: whether each rank knows the roots to another depth, with snapshots at other places.
         haste: how readily rank 0 launches spans; a low one lets leases pile up.
         aborts, chaos, flushes: chance of each before a step.
+        gain: tokens that a request must gain to be held back until an earlier one has computed them, and the same
+            while nothing is left to plan; None: nobody is held back.
         patience: steps after which some request must have ended.
     """
 
@@ -44,6 +46,7 @@ class World:
     haste: float = 1
     headroom: int = 0
     ahead: int | None = None
+    gain: tuple[int, int] | None = None
     policy: str = "lru"
     aborts: float = 0.01
     chaos: float = 0.01
@@ -109,6 +112,7 @@ def random_world(rng: random.Random, *, requests: int = 16) -> World:
         warm=rng.random() < 0.7,
         headroom=rng.choice((0, 0, 2 * page, 6 * page)),
         ahead=rng.choice((None, None, page, 6 * page)),
+        gain=rng.choice((None, (1, 1), (page, page), (page, 4 * page), (2 * page, longest * page))),
         policy=rng.choice(("lru", "lru", "lru", "lfu", "slru", "priority", "fifo", "mru")),
         aborts=rng.choice((0, 0.002, 0.008)),
         chaos=rng.choice((0, 0.003, 0.02, 0.1)),

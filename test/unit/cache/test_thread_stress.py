@@ -26,6 +26,7 @@ from sglang_wavepp.admission.messages import Broadcast, Gather, Vote
 from sglang_wavepp.admission.pools import smallest
 from sglang_wavepp.plane.messages import Command
 from sglang_wavepp.plane.wake import Wake
+from sglang_wavepp.planning.publisher import Publisher
 from sglang_wavepp.rank.admission_thread import AdmissionThread
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.telemetry.trace import NullTimeline
@@ -37,10 +38,14 @@ ALIVE = 12
 PATIENCE = 60.0
 
 WORLDS = {
-    "dense page 1": World(page=1, block=1, pools=(24, 20), rows=5, longest=12, budget=8, output=3, warm=True),
-    "dense page 4": World(pools=(30, 26, 22), rows=5, longest=10, budget=12, headroom=8, ahead=30, warm=True),
+    "dense page 1": World(
+        page=1, block=1, pools=(24, 20), rows=5, longest=12, budget=8, output=3, warm=True, gain=(1, 6)
+    ),
+    "dense page 4": World(
+        pools=(30, 26, 22), rows=5, longest=10, budget=12, headroom=8, ahead=30, warm=True, gain=(4, 4)
+    ),
     "hybrid page 4": World(
-        pools=(60, 40, 50), slots=(24, 20, 22), rows=5, longest=10, budget=12, block=2, warm=True
+        pools=(60, 40, 50), slots=(24, 20, 22), rows=5, longest=10, budget=12, block=2, warm=True, gain=(4, 8)
     ),
     "hybrid page 16": World(
         page=16, block=16, pools=(30, 26), slots=(14, 16), rows=4, longest=8, grid=2, budget=8, warm=True
@@ -80,13 +85,29 @@ class Stress:
         self.failures: list[str] = []
         self.stopping = self.draining = False
         self.checks = 0
-        self.ranks = [Rank(index, world, wave_wake=Wake(), loop_wake=Wake()) for index in range(world.ranks)]
+        publisher = Publisher(world.publish_rule, block=world.block)
+        self.ranks = [
+            Rank(
+                index,
+                world,
+                wave_wake=Wake(),
+                loop_wake=Wake(),
+                hashed=None if index else publisher.announce,
+            )
+            for index in range(world.ranks)
+        ]
         self.hub = QuietHub(self.ranks)
         self.commands: list[Mailbox[Command]] = [Mailbox() for _ in self.ranks]
         lead = self.ranks[0]
         limits = smallest(rank.limits for rank in self.ranks)
-        self.leader = RoundsLeader(ranks=world.ranks, max_batch=world.batch, slow_interval=0.002)
-        self.head = Head(lead, world=world, limits=limits, send=self._send, rng=self.rng)
+        self.leader = RoundsLeader(
+            ranks=world.ranks,
+            max_batch=world.batch,
+            slow_interval=0.002,
+            chain=lead.admission.chain,
+            block=world.block,
+        )
+        self.head = Head(lead, world=world, limits=limits, send=self._send, rng=self.rng, publisher=publisher)
         for rank in self.ranks:
             for root in self.head.roots:
                 rank.warm(root, list(range(world.step, len(root) + 1, 2 * world.step)))
@@ -120,6 +141,7 @@ class Stress:
                 free_rows=lambda: rank.admission.free_rows,
                 timeline=NullTimeline(),
                 ahead=self.world.ahead,
+                patience=rank.gain_to_wait_for,
             )
         return AdmissionThread(rounds=rounds, link=link, handover=rank.handover, on_failure=self._failed)
 
