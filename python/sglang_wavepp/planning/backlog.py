@@ -46,25 +46,32 @@ class Ledger:
         """
         if not supply.flying:
             self._tokens = self._pairs = 0
-        begun = {
-            span.rid: self._begun[span.rid]
-            for spans in supply.flying
-            for span in spans
-            if span.rid in self._begun
-        }
-        left = 0.0
-        tokens = 0
+        known = self._begun
+        begun: dict[str, tuple[int, int]] = {}
+        for spans in supply.flying:
+            for span in spans:
+                if span.rid not in begun and span.rid in known:
+                    begun[span.rid] = known[span.rid]
+        tokens = pairs = 0
         for item in looked:
-            left += cost.work(start=item.start, end=item.prompt)
-            tokens += item.length
-            begun.setdefault(item.rid, self._begun.get(item.rid, (item.start, item.prompt)))
+            start, prompt, rid = item.start, item.prompt, item.rid
+            tokens += prompt - start
+            pairs += prompt * prompt - start * start
+            if rid not in begun:
+                begun[rid] = known.get(rid) or (start, prompt)
         self._begun = begun
+        whole = pairs_of_whole = 0
+        for start, prompt in begun.values():
+            whole += prompt - start
+            pairs_of_whole += prompt * prompt - start * start
+        left = _seconds(cost, tokens, pairs)
         unseen = (supply.unplanned - tokens + supply.arriving_tokens) * left / tokens
-        whole = {rid: cost.work(start=start, end=prompt) for rid, (start, prompt) in begun.items()}
-        head = whole[looked[0].rid]
-        done = cost.per_token * self._tokens + cost.per_pair * self._pairs / 2
+        first = begun[looked[0].rid]
+        head = cost.work(start=first[0], end=first[1])
         return Backlog(
-            head=head, others=max(0.0, sum(whole.values()) - head + unseen), run=done + left + unseen
+            head=head,
+            others=max(0.0, _seconds(cost, whole, pairs_of_whole) - head + unseen),
+            run=_seconds(cost, self._tokens, self._pairs) + left + unseen,
         )
 
     def launched(self, spans: Sequence[PlannedSpan]) -> None:
@@ -72,3 +79,8 @@ class Ledger:
         for span in spans:
             self._tokens += span.length
             self._pairs += span.end * span.end - span.start * span.start
+
+
+def _seconds(cost: WaveCost, tokens: int, pairs: int) -> float:
+    """Work of so many tokens; `pairs` counts both directions, so it stays a whole number."""
+    return cost.per_token * tokens + cost.per_pair * pairs / 2

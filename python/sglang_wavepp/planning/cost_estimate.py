@@ -2,7 +2,8 @@
 
 A weighted least-squares fit of the three non-negative parts of `WaveCost`, by relative error, in which outliers lose
 their weight. Samples are kept by size: steady traffic of one size must not push out the few small waves from which
-the cost of a wave itself is known.
+the cost of a wave itself is known. Where the samples can't tell parts apart, because all waves are alike, the ratios of
+`GUESS` do, with the weight of one vague observation each.
 """
 
 from __future__ import annotations
@@ -13,26 +14,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from sglang_wavepp.planning.cost import WaveCost
+from sglang_wavepp.planning.cost import GUESS, WaveCost
 from sglang_wavepp.planning.spans import PlannedSpan
 
 FEWEST = 12
 """Samples before the first estimate."""
 REFIT_AFTER = 16
-"""New samples before the next fit."""
-VARIETY = 2
-"""Factor between the smallest and the largest wave, at least: one size can't tell a wave's own cost."""
+"""New samples before the next fit, at least; a quarter of those that are kept if that is more."""
 ROUNDS = 5
 """Times that the weights of outliers are adjusted."""
 TOLERANCE = 1.5
 """Residuals that are larger than that many median residuals lose weight."""
-UNSURE = 0.5
-"""Standard error of the cost per wave, relative to it, above which there is no estimate."""
-NEGLIGIBLE = 0.01
-"""Standard error of the cost per wave, relative to the median wave, that never stands against an estimate."""
+VAGUE = 1.0
+"""Standard deviation of the guessed ratios, relative."""
+LEAST_NOISE = 0.01
+"""Relative error that measured times have at least."""
 WORST_FIT = 0.3
 """Median relative residual above which there is no estimate."""
 _SCALES = (1.0, 1e-4, 1e-9)
+_GUESSED = tuple(
+    part / scale / (GUESS.per_token / _SCALES[1])
+    for part, scale in zip((GUESS.per_wave, GUESS.per_token, GUESS.per_pair), _SCALES, strict=True)
+)
 _CHOICES = tuple(chosen for size in (3, 2, 1) for chosen in combinations(range(3), size))
 
 
@@ -59,7 +62,7 @@ class CostEstimator:
         window: samples that are kept for each size of waves (sizes differ by a factor of two).
     """
 
-    window: int = 16
+    window: int = 48
     _samples: dict[int, deque[_Sample]] = field(default_factory=dict)
     _new: int = 0
     _due: int = FEWEST
@@ -92,34 +95,31 @@ class CostEstimator:
     def estimate(self) -> WaveCost | None:
         """The cost, None while the samples don't tell it. Fits again only after enough new samples."""
         if self._new >= self._due:
-            self._new, self._due = 0, REFIT_AFTER
             samples = [sample for of_size in self._samples.values() for sample in of_size]
+            self._new, self._due = 0, max(REFIT_AFTER, len(samples) // 4)
             self._fitted = _fit(samples) or self._fitted
         return self._fitted
 
 
 def _fit(samples: Sequence[_Sample]) -> WaveCost | None:
-    sizes = [sample.size for sample in samples]
-    if max(sizes) < VARIETY * min(sizes):
-        return None
     weights = [1.0] * len(samples)
+    per_token = min(1 / sample.tokens for sample in samples)
+    noise = 1.0
     for _ in range(ROUNDS):
         normal = _Normal.of(samples, weights)
+        normal.expect(0, _GUESSED[0] * per_token, noise / VAGUE)
+        normal.expect(2, _GUESSED[2] * per_token, noise / VAGUE)
         parts = normal.best()
+        if parts[1] > 0:
+            per_token = parts[1]
         residuals = [abs(sample.off(parts)) for sample in samples]
         spread = sorted(residuals)[len(residuals) // 2]
+        noise = max(spread * TOLERANCE, LEAST_NOISE)
         limit = max(TOLERANCE * spread, 1e-9)
         weights = [1.0 if residual <= limit else (limit / residual) ** 2 for residual in residuals]
     if spread > WORST_FIT or parts[1] <= 0:
         return None
-    error = normal.error_of_first(parts)
-    median = sorted(sample.seconds for sample in samples)[len(samples) // 2]
-    if error is None or error > max(UNSURE * parts[0], NEGLIGIBLE * median):
-        return None
-    # Waves that are too large cost little, waves that are too small much: so the doubt is added.
-    return WaveCost(
-        per_wave=parts[0] + error, per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2]
-    )
+    return WaveCost(per_wave=parts[0], per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,10 @@ class _Normal:
     Attributes:
         matrix: products of the features.
         right: sums of the features.
-        total: of the weights.
     """
 
     matrix: list[list[float]]
     right: list[float]
-    total: float
 
     @classmethod
     def of(cls, samples: Sequence[_Sample], weights: Sequence[float]) -> _Normal:
@@ -151,12 +149,12 @@ class _Normal:
             tt += tokens * sample.tokens
             tp += tokens * sample.pairs
             pp += pairs * sample.pairs
-        return cls([[ww, wt, wp], [wt, tt, tp], [wp, tp, pp]], [w1, t1, p1], sum(weights))
+        return cls([[ww, wt, wp], [wt, tt, tp], [wp, tp, pp]], [w1, t1, p1])
 
     def best(self) -> list[float]:
         """The non-negative parts of the least error: the best of all choices of parts that aren't zero."""
         best = [0.0, 0.0, 0.0]
-        least = self.total
+        least = math.inf
         for chosen in _CHOICES:
             solution = _solve(
                 [[self.matrix[a][b] for b in chosen] for a in chosen], [self.right[a] for a in chosen]
@@ -172,20 +170,15 @@ class _Normal:
         return best
 
     def squares(self, parts: Sequence[float]) -> float:
-        """Weighted sum of the squares of the relative residuals."""
+        """Weighted sum of the squares of the relative residuals, but for a constant."""
         explained = sum(part * right for part, right in zip(parts, self.right, strict=True))
         product = sum(parts[a] * self.matrix[a][b] * parts[b] for a in range(3) for b in range(3))
-        return self.total - 2 * explained + product
+        return product - 2 * explained
 
-    def error_of_first(self, parts: Sequence[float]) -> float | None:
-        """Standard error of the cost per wave, None when it can't be told apart from the cost of tokens."""
-        chosen = [0, *(place for place in (1, 2) if parts[place] > 0)]
-        unit = [1.0] + [0.0] * (len(chosen) - 1)
-        column = _solve([[self.matrix[a][b] for b in chosen] for a in chosen], unit)
-        freedom = self.total - len(chosen)
-        if column is None or freedom <= 0:
-            return None
-        return math.sqrt(max(0.0, column[0]) * max(0.0, self.squares(parts)) / freedom)
+    def expect(self, place: int, value: float, sharpness: float) -> None:
+        """One more observation: a part is about `value`, and the relative error of that weighs `sharpness`."""
+        self.matrix[place][place] += (sharpness / value) ** 2
+        self.right[place] += sharpness * sharpness / value
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:

@@ -19,7 +19,9 @@ from sglang_wavepp.planning.supply import Plan, Supply
 from sglang_wavepp.planning.timed import WaveLimits, pack_timed
 
 LOOK = 64
-"""Requests of the queue that a decision looks at; more only when these don't fill the largest wave."""
+"""Requests of the queue that a decision looks at, at most; more only when these don't fill the largest wave."""
+DEPTH = 8
+"""With a cost, it looks no further than that many requests of a quarter of the largest wave or more."""
 
 
 class MpuPlanner:
@@ -122,12 +124,17 @@ class MpuPlanner:
 
     def _look(self, queue: Iterable[Remainder]) -> list[Remainder]:
         looked: list[Remainder] = []
-        tokens = 0
+        largest = self._budgets[0]
+        most = largest if self.cost is None else largest // 4
+        enough = LOOK * largest if self.cost is None else DEPTH * most
+        tokens = weight = 0
         for item in queue:
-            if len(looked) >= LOOK and (tokens >= self._budgets[0] or len(looked) >= self._max_requests):
+            count = len(looked)
+            if weight >= enough or (count >= LOOK and (tokens >= largest or count >= self._max_requests)):
                 break
             looked.append(item)
             tokens += item.length
+            weight += min(item.length, most)
         return looked
 
     def _wait(self, supply: Supply, looked: Sequence[Remainder]) -> float | None:

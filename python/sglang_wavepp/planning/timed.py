@@ -11,7 +11,6 @@ from sglang_wavepp.planning.courtesy import SHARE, Courtesy
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 
-
 STRETCH = 0.1
 """Of its time, what a wave may be longer so that the rest of the only request needs no wave more."""
 
