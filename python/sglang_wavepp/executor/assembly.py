@@ -46,7 +46,8 @@ from sglang_wavepp.executor.readings import readings
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
-from sglang_wavepp.executor.wave_clock import stopwatches
+from sglang_wavepp.executor.wave_clock import HostStopwatch, stopwatches
+from sglang_wavepp.executor.wave_costs import WaveCosts
 from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.plane.request_record import has_grammar, record_from
 from sglang_wavepp.plane.wake import Wake
@@ -211,6 +212,9 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     observer = _observer(scheduler, rank, partial(readings, admission, rounds), timeline)
     rounds.on_round = observer.after_round
+    costs = None
+    if rank.index == 0 and isinstance(planner, MpuPlanner):
+        costs = WaveCosts(planner, synchronous=stopwatches(scheduler.device_module) is HostStopwatch)
     stage = Stage(
         scheduler=scheduler,
         rank=rank,
@@ -226,7 +230,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         is_last_stage=scheduler.pp_group.is_last_rank,
         faults=CacheFaults.of(cache, rank.index),
         when_idle=observer.when_idle,
-        stopwatch=stopwatches(scheduler.device_module) if rank.index == 0 else None,
+        stopwatch=None if costs is None else stopwatches(scheduler.device_module),
     )
     loop: Leader | Follower
     if rank.index == 0:
@@ -238,6 +242,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
             handover=handover,
             admission=port,
             planner=planner,
+            costs=costs,
             publisher=publisher,
             limits=everywhere,
             record=_record,

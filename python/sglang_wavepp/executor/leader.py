@@ -28,6 +28,7 @@ from sglang_wavepp.executor.grammars import Grammars
 from sglang_wavepp.executor.keys import give_key, key_of, make_key
 from sglang_wavepp.executor.slots import Flight
 from sglang_wavepp.executor.stage import Stage
+from sglang_wavepp.executor.wave_costs import WaveCosts
 from sglang_wavepp.plane.command_link import CommandLeaderLink
 from sglang_wavepp.plane.messages import (
     NO_LANE,
@@ -67,6 +68,7 @@ class Leader:
         handover: meeting point with the admission thread.
         admission: how this LOOP takes part in admission.
         planner: sizes and packs prefill waves.
+        costs: tells the planner what waves cost, None where it doesn't ask.
         publisher: says which positions of a prompt every rank publishes.
         limits: pool sizes of the smallest rank: what exceeds them is refused at arrival.
         record: makes the installation record of a request.
@@ -83,6 +85,7 @@ class Leader:
         handover: Handover,
         admission: AdmissionPort,
         planner: WavePlanner,
+        costs: WaveCosts | None,
         publisher: Publisher,
         limits: PoolLimits,
         record: Callable[[Any], InstallRecord],
@@ -95,6 +98,7 @@ class Leader:
         self._handover = handover
         self._admission = admission
         self._planner = planner
+        self._costs = costs
         self._publisher = publisher
         self._limits = limits
         self._record = record
@@ -120,15 +124,24 @@ class Leader:
         while not self._stopped:
             progressed = self._take_input()
             progressed |= self._take_admissions()
-            progressed |= self._take_results()
+            progressed |= self._timed(self._take_results)
             if self._scheduler.gracefully_exit:
                 self._stop("shutdown")
                 return
-            if self._launch() or progressed:
+            if self._timed(self._launch) or progressed:
                 self._was_busy = True
                 continue
             self._when_idle()
             poller.poll(self._patience_ms())
+
+    def _timed(self, step: Callable[[], bool]) -> bool:
+        """Do a step whose time belongs to the waves."""
+        if self._costs is None:
+            return step()
+        started = time.thread_time()
+        did = step()
+        self._costs.spent(time.thread_time() - started)
+        return did
 
     def _sources(self) -> list[Any]:
         receiver = self._scheduler.request_receiver
@@ -380,6 +393,8 @@ class Leader:
         A rank files what a span publishes when it launches it, and the end of a prompt when its result is applied.
         """
         spans, launched_by = self._bookings.land(flight.wave)
+        if self._costs is not None:
+            self._costs.landed(spans, flight.stopwatch)
         for span in spans:
             if span.rid not in flight.middle:
                 self._handover.computed(span.rid, span.end, command, last=True)

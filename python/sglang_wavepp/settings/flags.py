@@ -241,8 +241,8 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "planner",
         "{mpu,static}",
-        "How the size of a wave is chosen. mpu (default): so that all stages have work, from what is left to compute and "
-        "how long waves take. static: always up to --wavepp-max-wave-tokens.",
+        "How the size of a wave is chosen. mpu (default): so that all stages have work, from what is left to compute "
+        "and how long waves take. static: always up to --wavepp-max-wave-tokens.",
     ),
     (
         "max_wave_tokens",
@@ -258,8 +258,8 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "pipeline_fills",
         "N",
-        "How many times over the planner wants the pipeline filled with waves while it doesn't know how long waves take "
-        "(default 2). "
+        "How many times over the planner wants the pipeline filled with waves while it doesn't know how long waves "
+        "take (default 2). "
         "The static planner does not use it.",
     ),
     (
