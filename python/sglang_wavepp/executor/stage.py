@@ -119,6 +119,7 @@ class Stage:
             kind="prefill",
             tokens=sum(span.length for span in command.spans),
             spans=[(span.rid, span.start, span.length) for span in command.spans],
+            published=[span.publish for span in command.spans],
         )
 
     def launch_decode(self, command: DecodeWave, proxy: dict[str, torch.Tensor] | None) -> None:
@@ -287,6 +288,7 @@ class Stage:
         Returns:
             The requests of the wave that ended with it.
         """
+        self.timeline.instant("result", WAVES, wave=command.wave)
         flight = self.ring.give_back(command.wave)
         batch, s = flight.batch, self.scheduler
         token_ids = torch.tensor(command.token_ids, dtype=torch.int64)

@@ -37,6 +37,12 @@ class Wave:
     start_ns: int
     end_ns: int
     spans: tuple[Span, ...]
+    lane: int = -1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it computes."""
+        return sum(span.length for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,11 @@ class RankTrace:
     def waves(self) -> tuple[Wave, ...]:
         """The forwards of this rank, in order."""
         return tuple(_wave(event) for event in self.events if event.track == WAVES and event.ph == "X")
+
+    def results(self) -> dict[int, int]:
+        """When this rank applied the result of each wave, in ns, by wave."""
+        found = (event for event in self.events if event.track == WAVES and event.name == "result")
+        return {int(event.args["wave"]): event.ts for event in found}
 
     def admissions(self) -> tuple[Admission, ...]:
         """The admissions that ended on this rank, in order of arrival."""
@@ -124,7 +135,15 @@ def _wave(event: Event) -> Wave:
         spans = tuple(Span(rid, -1, 1) for rid in args.get("rids", ()))
     else:
         spans = tuple(Span(str(rid), int(start), int(length)) for rid, start, length in args["spans"])
-    return Wave(int(args["wave"]), int(args.get("slot", 0)), decode, event.ts, event.ts + event.dur, spans)
+    return Wave(
+        int(args["wave"]),
+        int(args.get("slot", 0)),
+        decode,
+        event.ts,
+        event.ts + event.dur,
+        spans,
+        int(args.get("lane", -1)),
+    )
 
 
 def _admissions(events: tuple[Event, ...]) -> Iterator[Admission]:
