@@ -73,7 +73,12 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         help="of each cell and arm (default 3; scout 1)",
     )
     add("--rounds", type=int, default=int(given("ROUNDS", "2")), help="requests per client (default 2)")
-    add("--scale", type=float, default=float(given("SCALE", "1")), help="speed of the device (default 1)")
+    add(
+        "--scale",
+        type=float,
+        default=float(given("SCALE", "0")),
+        help="speed of the device (default: each cell's)",
+    )
     add(
         "--shorten",
         type=int,
@@ -174,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wave_tokens=WAVE_TOKENS // asked.shorten,
         shorten=asked.shorten,
         model=PRESETS[asked.device].shortened(asked.shorten),
-        scale=asked.scale,
+        scale=asked.scale or None,
         digest=digest_of(" ".join(map(str, words))),
     )
     if asked.fresh:

@@ -16,6 +16,16 @@ TEN = (
     *("cold131:1", "cold131:8", "cold65:1", "mixed131:8", PHASES),
 )
 """The cells of the published table."""
+SLOWER = 0.5
+"""Scale of the device where waves are small: at full speed the hosts of eight stages would need more than one core."""
+_FULL_SPEED = {
+    ("cold131", 8),
+    ("cold131", 16),
+    ("cold131", 32),
+    ("cold262", 8),
+    ("cold262", 16),
+    ("cold262", 32),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,11 @@ class Cell:
     def name(self) -> str:
         """As it is asked for."""
         return PHASES if self.kind == PHASES else f"{self.kind}:{self.concurrency}"
+
+    @property
+    def scale(self) -> float:
+        """Speed of the device for this cell, the same for all arms."""
+        return 1.0 if (self.kind, self.concurrency) in _FULL_SPEED else SLOWER
 
     @property
     def bounded(self) -> bool:

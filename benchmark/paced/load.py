@@ -26,6 +26,10 @@ class Load(Protocol):
         """For people."""
 
     @property
+    def scale(self) -> float:
+        """Speed of the device that lets the hosts of all stages share a small machine."""
+
+    @property
     def bounded(self) -> bool:
         """Whether the workload says how much of each request is cached, so that a bound can be computed."""
 

@@ -40,7 +40,7 @@ class Setting:
         wave_tokens: M, after shortening.
         shorten: prompts and waves are that many times shorter than their names say.
         model: of the device, after shortening, at scale 1.
-        scale: of the device.
+        scale: of the device; None: each load's own.
         digest: of everything that makes figures comparable.
     """
 
@@ -48,7 +48,7 @@ class Setting:
     wave_tokens: int
     shorten: int
     model: DeviceModel
-    scale: float
+    scale: float | None
     digest: str
 
 
@@ -106,15 +106,17 @@ def measure(
         RequestFailed: a request wasn't answered.
     """
     workload = load.workload(shorten=setting.shorten)
+    scale = setting.scale or load.scale
     # No two plays on a server share an id; all arms get the same tokens.
     tag = f"{load.name.replace(':', '.')}-{repeat}-{attempt}"
     script = load.script(shorten=setting.shorten, tag=tag, seed=repeat)
     busy = os.getloadavg()[0]
-    served, threads, processes = play(server, script, workload, setting.scale, progress)
+    served, threads, processes = play(server, script, workload, scale, progress)
     return record_of(
         load,
         workload,
         setting,
+        scale=scale,
         arm=arm,
         repeat=repeat,
         busy=busy,
@@ -130,6 +132,7 @@ def record_of(
     workload: Workload,
     setting: Setting,
     *,
+    scale: float,
     arm: str,
     repeat: int,
     busy: float,
@@ -147,7 +150,7 @@ def record_of(
     if shares[worst] > MOST_RUN_QUEUE:
         reason = f"stage {worst} waited for a core {shares[worst]:.0%} of a wave's time"
     seconds = max(each.answered for each in served) - min(each.due for each in served)
-    model = setting.model.at_scale(setting.scale)
+    model = setting.model.at_scale(scale)
     plan = None
     if not workload.times:
         rids = [each.rid for each in served]
@@ -168,7 +171,7 @@ def record_of(
         good_hits=sum(each.cached >= GOOD * each.reusable for each in chances) / len(chances)
         if chances
         else None,
-        scale=setting.scale,
+        scale=scale,
         shorten=setting.shorten,
         pp=setting.pp,
         wave_tokens=setting.wave_tokens,

@@ -42,6 +42,10 @@ class Survival:
         return 0
 
     @property
+    def scale(self) -> float:
+        return 1.0
+
+    @property
     def bounded(self) -> bool:
         return False
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from benchmark.paced.cells import SLOWER
 from benchmark.paced.clients import Served
 from benchmark.paced.prompts import Script, random_ids, request_of
 from sglang_wavepp.simulate.workload import Job, Phase, Workload
@@ -94,6 +95,10 @@ class TraceLoad:
     @property
     def name(self) -> str:
         return f"{self.kind}:{self.concurrency}"
+
+    @property
+    def scale(self) -> float:
+        return SLOWER
 
     @property
     def bounded(self) -> bool:
