@@ -1,0 +1,328 @@
+"""A run of many measurements: what is measured again, the order of arms, and the figures of a measurement."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from benchmark.paced import __main__ as command
+from benchmark.paced import run as run_module
+from benchmark.paced.arms import ARMS, LADDER, STOCK_DEFAULT_CHUNK, arms_named
+from benchmark.paced.cells import TEN, cells_named
+from benchmark.paced.clients import Served
+from benchmark.paced.device_model import DeviceModel
+from benchmark.paced.measure import Setting, record_of
+from benchmark.paced.recorder import Forward
+from benchmark.paced.records import Record, Records, StageRecord
+from benchmark.paced.run import Run
+from benchmark.paced.run_queue import Spent
+from benchmark.paced.steps import Steps
+from benchmark.paced.tables import table
+
+SETTING = Setting(
+    pp=2,
+    wave_tokens=4096,
+    shorten=4,
+    model=DeviceModel(per_wave=1.0, per_token=1e-9),
+    scale=1.0,
+    digest="d",
+)
+
+
+def record(**changes: Any) -> Record:
+    stage = StageRecord(
+        waves=4,
+        tokens=64,
+        wave_ms=100,
+        idle=0.5,
+        late_s=1,
+        upstream_s=1,
+        host_ms=5,
+        process_ms=9,
+        run_queue_ms=1,
+    )
+    values: dict[str, Any] = {
+        "workload": "reuse131",
+        "concurrency": 4,
+        "arm": "stock",
+        "repeat": 0,
+        "tok_s": 1000.0,
+        "p50_s": 1.0,
+        "p95_s": 2.0,
+        "idle": 0.5,
+        "plan_tok_s": 2000.0,
+        "bound_tok_s": 4000.0,
+        "good_hits": 1.0,
+        "scale": 1.0,
+        "shorten": 4,
+        "pp": 2,
+        "wave_tokens": 4096,
+        "rejected": False,
+        "reason": None,
+        "settings": "d",
+        "load": 0.1,
+        "hosts": 0.5,
+        "requests": 8,
+        "stages": [stage],
+    }
+    return Record(**{**values, **changes})
+
+
+# --- resumption -----------------------------------------------------------------------------------------------------
+
+
+class FakeServer:
+    """Stands for a paced server."""
+
+    started: ClassVar[list[str]] = []
+
+    def __init__(self, config: Any, folder: Path) -> None:
+        self.name = config.name
+
+    def start(self, progress: Any) -> None:
+        FakeServer.started.append(self.name)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int, int]]:
+    """What is measured, as (cell, arm, repeat, attempt); the servers are fake."""
+    calls: list[tuple[str, str, int, int]] = []
+
+    def measure(_: Any, load: Any, __: Any, *, arm: str, repeat: int, attempt: int, progress: Any) -> Record:
+        calls.append((load.name, arm, repeat, attempt))
+        return record(workload=load.kind, concurrency=load.concurrency, arm=arm, repeat=repeat)
+
+    @contextmanager
+    def frozen(servers: Any) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(run_module, "PacedServer", FakeServer)
+    monkeypatch.setattr(run_module, "measure", measure)
+    monkeypatch.setattr(run_module, "frozen", frozen)
+    FakeServer.started = []
+    return calls
+
+
+def run(path: Path, arms: str = "stock wavepp", repeats: int = 2) -> None:
+    whole = Run(arms_named(arms), SETTING, Records(path), path.parent, pool=1 << 20)
+    whole.run(cells_named("reuse131:4 cold65:1"), repeats)
+
+
+def test_arms_take_turns_and_the_order_turns_round(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]]
+) -> None:
+    run(tmp_path / "r.json")
+    assert [call[:3] for call in measured[:4]] == [
+        ("reuse131:4", "stock", 0),
+        ("reuse131:4", "wavepp", 0),
+        ("reuse131:4", "wavepp", 1),
+        ("reuse131:4", "stock", 1),
+    ]
+    assert len(measured) == 8 and FakeServer.started == ["stock", "wavepp"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_module.measure
+
+    def interrupted(*args: Any, **kwargs: Any) -> Record:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(run_module, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "r.json")
+    done = list(measured)
+    monkeypatch.setattr(run_module, "measure", whole)
+    run(tmp_path / "r.json")
+    assert len(measured) == 8 and not set(measured[3:]) & set(done)
+    measured.clear()
+    FakeServer.started = []
+    run(tmp_path / "r.json")
+    assert measured == [] and FakeServer.started == []
+
+
+def test_a_rejected_measurement_is_tried_again_at_once_and_in_the_next_run(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_module.measure
+
+    def crowded(*args: Any, **kwargs: Any) -> Record:
+        found = whole(*args, **kwargs)
+        values = {name: getattr(found, name) for name in Record.__struct_fields__}
+        return Record(**{**values, "rejected": True, "reason": "crowded"})
+
+    monkeypatch.setattr(run_module, "measure", crowded)
+    run(tmp_path / "r.json", arms="stock", repeats=1)
+    assert [call[3] for call in measured] == [0, 1, 0, 1]
+    monkeypatch.setattr(run_module, "measure", whole)
+    measured.clear()
+    run(tmp_path / "r.json", arms="stock", repeats=1)
+    assert len(measured) == 2
+    assert all(not each.rejected for each in Records(tmp_path / "r.json").of("d"))
+
+
+def test_figures_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+    records = Records(tmp_path / "r.json")
+    records.add(record(settings="other"))
+    assert records.find("reuse131", 4, "stock", 0, "d") is None
+    records.add(record())
+    again = Records(tmp_path / "r.json")
+    assert again.find("reuse131", 4, "stock", 0, "d") == record()
+    assert len(again.of("d")) == 1 and len(again.all()) == 2
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def forwards(stage: int, rids: list[str]) -> list[Forward]:
+    return [
+        Forward(
+            stage=stage,
+            number=number,
+            launched=0.0,
+            ready=None,
+            start=float(stage + number),
+            end=float(stage + number + 1),
+            tokens=[64],
+            prefixes=[0],
+            rids=[rid],
+            decode=False,
+            process_cpu=0.0,
+            thread_cpu=0.0,
+        )
+        for number, rid in enumerate(rids)
+    ]
+
+
+def measured_record(*, waiting: float) -> Record:
+    (cell,) = cells_named("reuse131:1")
+    workload = cell.workload(shorten=4)
+    rids = [f"r{number}" for number in range(len(workload.jobs))]
+    served = [
+        Served(
+            rid=rid,
+            tokens=32768,
+            reusable=100,
+            cached=80 if n else 79,
+            due=2.0 * n,
+            sent=2.0 * n,
+            answered=at,
+        )
+        for n, (rid, at) in enumerate(zip(rids, range(2, 99, 2), strict=False))
+    ]
+    return record_of(
+        cell,
+        workload,
+        SETTING,
+        scale=1.0,
+        arm="wavepp",
+        repeat=0,
+        busy=0.0,
+        served=served,
+        forwards=[forwards(stage, rids) for stage in range(2)],
+        threads=[Spent(0.1, 0.0), Spent(0.1, waiting)],
+        processes=[Spent(3.0, 0.0), Spent(3.0, 0.0)],
+    )
+
+
+def test_figures_of_a_measurement() -> None:
+    found = measured_record(waiting=0.0)
+    assert found.tok_s == pytest.approx(32768 / 2) and found.p50_s == 2.0 and found.p95_s == 2.0
+    # One client, waves of a second, two stages: an ideal pipeline takes as long.
+    assert found.plan_tok_s == pytest.approx(found.tok_s)
+    assert found.bound_tok_s is not None and found.bound_tok_s >= found.tok_s
+    assert found.good_hits == pytest.approx(5 / 6)
+    assert found.hosts == pytest.approx(0.5)
+    assert not found.rejected and found.reason is None
+
+
+def test_a_stage_that_waited_for_a_core_has_its_figures_rejected() -> None:
+    # Six waves of a second: 0.29 s is below, 0.31 s above 5% of them.
+    assert not measured_record(waiting=0.29).rejected
+    found = measured_record(waiting=0.31)
+    assert found.rejected and found.reason is not None and "stage 1" in found.reason
+
+
+def test_the_table_shows_medians_of_what_may_be_used() -> None:
+    group = [record(repeat=n, tok_s=tok_s) for n, tok_s in enumerate((1000.0, 3000.0, 2000.0))]
+    text = table([*group, record(repeat=3, tok_s=9.0, rejected=True, reason="crowded")])
+    assert "2,000 (1,000-3,000)" in text and "1 of 4" in text
+
+
+def test_the_bar_knows_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("benchmark.paced.steps.time.monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    steps = Steps(4, stream)
+    steps.step("one")
+    assert steps.left() is None
+    clock[0] = 60.0
+    steps.done()
+    assert steps.left() == pytest.approx(180.0)
+    assert "1/4 3 min left one: done" in stream.getvalue().splitlines()[-1]
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def test_arms_differ_in_what_they_say() -> None:
+    configs = {
+        name: arm.config(pp=8, wave_tokens=4096, device=DeviceModel(), pool=1 << 20)
+        for name, arm in ARMS.items()
+    }
+    assert configs["stock"].options == () and not configs["stock"].wavepp
+    assert configs["stock-2p"].options == ("--pp-async-batch-depth", "8")
+    assert configs["stock-2p-stream"].device.own_stream and not configs["stock-2p"].device.own_stream
+    assert configs["stock-m4"].chunk == 1024
+    assert ("SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM", "1") in configs["stock-2p-stream-skip"].environment
+    assert "--enable-dynamic-chunking" in configs["stock-dynamic"].options
+    assert configs["wavepp"].options == ("--wavepp-admission", "lease", "--wavepp-planner", "mpu")
+    assert configs["wavepp-inline"].options == ("--wavepp-admission", "inline", "--wavepp-planner", "static")
+    assert all(name.startswith("stock") != config.wavepp for name, config in configs.items())
+    assert set(LADDER) | set(STOCK_DEFAULT_CHUNK) <= set(ARMS)
+    seen = {(c.options, c.environment, c.chunk, c.device.own_stream) for c in configs.values()}
+    assert len(seen) == len(configs)
+
+
+def test_variables_choose_what_runs() -> None:
+    given = {"CELLS": "cold65:1", "ARMS": "stock", "PP": "2", "REPEATS": "1", "SCALE": "0.5"}
+    asked = command.parser(given).parse_args([])
+    assert [load.name for load in command.loads_of(asked)] == ["cold65:1"]
+    assert (asked.pp, asked.repeats, asked.scale) == (2, 1, 0.5)
+    asked = command.parser({}).parse_args([])
+    assert [load.name for load in command.loads_of(asked)] == list(TEN)
+    asked = command.parser({}).parse_args(["survival", "--rates", "0.5 1", "--shorten", "4"])
+    assert [load.name for load in command.loads_of(asked)] == ["survival@0.5", "survival@1"]
+    assert command.pool_of(asked) < command.working_set(4)
+
+
+@pytest.mark.parametrize(
+    "words", [["--cells", "warm:1"], ["--arms", "fast"], ["trace", "--file", "/nowhere"]]
+)
+def test_what_cannot_be_run_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(words) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_best_stock_arms_of_a_scouting_run() -> None:
+    scouted = [
+        record(arm="stock", tok_s=100.0),
+        record(arm="stock-2p", tok_s=300.0),
+        record(arm="stock-stream", tok_s=200.0),
+        record(arm="wavepp", tok_s=900.0),
+        record(arm="stock", tok_s=9000.0, concurrency=8),  # the others lack this cell
+    ]
+    assert command.best_stock(scouted) == ["stock-2p", "stock-stream"]
+    with pytest.raises(ValueError, match="scout"):
+        command.best_stock([record(arm="wavepp")])
