@@ -125,7 +125,7 @@ class MpuPlanner:
     def _look(self, queue: Iterable[Remainder]) -> list[Remainder]:
         looked: list[Remainder] = []
         largest = self._budgets[0]
-        most = largest if self.cost is None else largest // 4
+        most = largest if self.cost is None else max(1, largest // 4)
         enough = LOOK * largest if self.cost is None else DEPTH * most
         tokens = weight = 0
         for item in queue:

@@ -24,7 +24,7 @@ class Patience:
             head: request and position of the wave's first span: a wave waits once.
             now: clock, in seconds.
         """
-        if self._head == head:
+        if self._head == head or self.deadline <= 0:
             return None
         self._head, self._until = head, now + self.deadline
         return self._until

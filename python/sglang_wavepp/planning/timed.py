@@ -85,10 +85,11 @@ def pack_timed(
             room=limits.max_tokens - sum(aside.lengths.values()),
             lengths=aside.lengths,
         )
-    wave.add(head, at_least=limits.min_tokens)
+    more = wave.add(head, at_least=limits.min_tokens)
     for item in queue[1:]:
-        if not wave.add(item):
+        if not more:
             break
+        more = wave.add(item)
     return wave.spans(queue)
 
 
