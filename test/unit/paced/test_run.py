@@ -28,7 +28,7 @@ SETTING = Setting(
     pp=2,
     wave_tokens=4096,
     shorten=4,
-    model=DeviceModel(per_wave=1.0, per_token=1e-9),
+    model=DeviceModel(per_wave=1.0, per_token=1e-12, per_pair=0.0),
     scale=1.0,
     digest="d",
 )
@@ -241,7 +241,7 @@ def test_figures_of_a_measurement() -> None:
     assert found.tok_s == pytest.approx(32768 / 2) and found.p50_s == 2.0 and found.p95_s == 2.0
     # One client, waves of a second, two stages: an ideal pipeline takes as long.
     assert found.plan_tok_s == pytest.approx(found.tok_s)
-    assert found.bound_tok_s is not None and found.bound_tok_s >= found.tok_s
+    assert found.bound_tok_s is not None and found.bound_tok_s >= found.tok_s * 0.999
     assert found.good_hits == pytest.approx(5 / 6)
     assert found.hosts == pytest.approx(0.5)
     assert not found.rejected and found.reason is None
