@@ -17,7 +17,7 @@ from sglang_wavepp.simulate.wavepp import WaveppRun
 from sglang_wavepp.simulate.workload import Workload
 
 FACTORS = (0.7, 1.0, 1.4)
-"""Wave times that are tried, relative to the best one for work that is all there at once."""
+"""Wave times that are tried, relative to the best ones for all requests at once and for those outstanding at once."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,11 @@ def best_found(machine: Machine, workload: Workload, *, factors: Sequence[float]
     ideal = replace(machine, host=0.0, latency=0.0, admission=0.0)
     cost = machine.cost
     work = sum(cost.work(start=job.cached, end=job.prompt) for job in workload.jobs)
-    best = math.sqrt(work * cost.per_wave / max(1, len(machine.stages) - 1))
+    at_once = work * min(1.0, (workload.concurrency or len(workload.jobs)) / len(workload.jobs))
+    stages = max(1, len(machine.stages) - 1)
+    times = {
+        factor * math.sqrt(part * cost.per_wave / stages) for factor in factors for part in (work, at_once)
+    }
     limits = WaveLimits(
         max_tokens=machine.max_tokens // machine.page * machine.page,
         min_tokens=machine.page,
@@ -58,7 +62,7 @@ def best_found(machine: Machine, workload: Workload, *, factors: Sequence[float]
         grid=machine.grid,
     )
     runs = [
-        WaveppRun(ideal, workload, SteadyPlanner(seconds=factor * best, cost=cost, limits=limits)).run()
-        for factor in factors
+        WaveppRun(ideal, workload, SteadyPlanner(seconds=seconds, cost=cost, limits=limits)).run()
+        for seconds in sorted(times)
     ]
     return max(runs, key=lambda run: run.tok_s)
