@@ -79,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     device.add_argument("--stock-host-ms", type=float, help="the same for stock; default: as --host-ms")
     device.add_argument("--transfer-us", type=float, default=0.0, help="a token from stage to stage")
     device.add_argument("--page", type=int, default=64, help="tokens of a page")
+    device.add_argument(
+        "--admitted-waves", type=float, default=2.0, help="largest waves admitted before they are planned"
+    )
     settings = parser.add_argument_group("settings (with --choose: several, comma-separated)")
     settings.add_argument("--max-wave-tokens", default="16384", help="M")
     settings.add_argument("--min-wave-tokens", default="512", help="b_min")
@@ -109,6 +112,7 @@ def _machine(asked: argparse.Namespace) -> Machine:
         host=asked.host_ms / 1e3,
         stock_host=stock_host / 1e3,
         transfer=asked.transfer_us / 1e6,
+        admitted_waves=asked.admitted_waves,
     )
 
 

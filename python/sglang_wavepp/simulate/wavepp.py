@@ -13,10 +13,6 @@ from sglang_wavepp.simulate.machine import Machine
 from sglang_wavepp.simulate.outcome import Outcome, Wave
 from sglang_wavepp.simulate.workload import Workload
 
-ADMITTED_WAVES = 2
-"""Waves of `M` tokens that may be admitted and unplanned before nobody new is admitted."""
-
-
 Measured = Callable[[tuple[PlannedSpan, ...], float], None]
 
 
@@ -107,7 +103,7 @@ class WaveppRun:
         for number in self._arrivals.take(now):
             self._waiting.append(number)
             self._waiting_tokens += self._jobs[number].suffix
-        ahead = ADMITTED_WAVES * self._machine.max_tokens
+        ahead = self._machine.admitted_waves * self._machine.max_tokens
         while True:
             while self._entering and self._entering[0][0] <= now:
                 self._admit(self._entering.popleft()[1])
