@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
@@ -108,11 +108,12 @@ class NaiveTree:
         assert tokens == 1
         self.held.remove(node)  # type: ignore[arg-type]
 
-    def evict(self, node: Hashable) -> None:
-        assert isinstance(node, tuple) and node in self.held
-        below = [path for path in self.nodes if path[: len(node)] == node]
-        for path in sorted(below, key=len, reverse=True):
-            self.detach(path)
+    def evict(self, nodes: Sequence[Hashable]) -> None:
+        for node in nodes:
+            assert isinstance(node, tuple)
+            below = [path for path in self.nodes if path[: len(node)] == node]
+            for path in sorted(below, key=len, reverse=True):
+                self.detach(path)
 
     def is_locked(self, node: Hashable) -> bool:
         return self.nodes[node].locks > 0  # type: ignore[index]

@@ -10,7 +10,7 @@ Everything here happens under the cache's mutex.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,8 +34,11 @@ class VictimSource(Protocol):
     def unhold(self, node: Hashable, tokens: int) -> None:
         """Undo `hold`."""
 
-    def evict(self, node: Hashable) -> None:
-        """Take the node out of the tree, and what hangs below it; `removed` is called for each held one."""
+    def evict(self, nodes: Sequence[Hashable]) -> None:
+        """Take nodes out of the tree, each with what hangs below it; `removed` is called for each held one.
+
+        Many at once cost a third of as many one by one. A node that went with an earlier one is passed over.
+        """
 
     def is_locked(self, node: Hashable) -> bool:
         """Whether a request uses the node."""
@@ -272,8 +275,8 @@ class EscrowBook:
             spare = min(tokens - escrow.credit, max(self._source.free() - self._credit - taken, 0))
             self._add_credit(escrow, spare)
             self.figures.spared += self._let_go(rid, escrow, -escrow.owed)
-        while escrow.credit < tokens and escrow.victims:
-            self._evict(escrow)
+        if tokens > escrow.credit and escrow.victims:
+            self._evict(escrow, tokens - escrow.credit)
         if escrow.credit < tokens:
             raise EscrowError(
                 f"request {rid} runs short: {tokens} tokens drawn, {escrow.credit} are free for it"
@@ -315,12 +318,19 @@ class EscrowBook:
             if not tokens:
                 break
 
-    def _evict(self, escrow: _Escrow) -> None:
-        node = next(iter(escrow.victims))
+    def _evict(self, escrow: _Escrow, tokens: int) -> None:
+        """The first victims go, until so many tokens of this escrow's have."""
+        nodes: list[Hashable] = []
+        for node, share in escrow.victims.items():
+            nodes.append(node)
+            tokens -= share
+            if tokens <= 0:
+                break
         before = escrow.credit
-        self._source.evict(node)
-        if node in escrow.victims:
-            raise EscrowError(f"victim {node} was evicted, and nobody was told")
+        self._source.evict(nodes)
+        left = [node for node in nodes if node in escrow.victims]
+        if left:
+            raise EscrowError(f"victims {left} were evicted, and nobody was told")
         self.figures.evicted += escrow.credit - before
 
     def _let_go(self, rid: str, escrow: _Escrow, tokens: int) -> int:

@@ -5,7 +5,7 @@ A count is the length of a list or of a tensor, which is known on the host.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
@@ -112,9 +112,9 @@ class IndexedRadixTree(RadixTree):
         """Undo `hold`."""
         self.core.unhold(cast(int, node), tokens)
 
-    def evict(self, node: Hashable) -> None:
-        """Take the node out of the tree, and what hangs below it."""
-        self._cache.evict_node(cast(int, node))
+    def evict(self, nodes: Sequence[Hashable]) -> None:
+        """Take nodes out of the tree, each with what hangs below it."""
+        self._cache.evict_nodes(cast(Sequence[int], nodes))
 
     def is_locked(self, node: Hashable) -> bool:
         """Whether a request uses the node."""

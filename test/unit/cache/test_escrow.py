@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -89,13 +90,15 @@ class Shelf:
         self.nodes[node].held -= tokens
         assert self.nodes[node].held >= 0
 
-    def evict(self, node: str) -> None:
-        for below in [name for name, each in self.nodes.items() if each.parent == node]:
-            self.evict(below)
-        gone = self.nodes.pop(node)
-        assert not gone.locks
-        if gone.held:
-            self.book.removed(node, gone.held)
+    def evict(self, nodes: Sequence[str]) -> None:
+        assert all(node in self.nodes for node in nodes)
+        for node in nodes:
+            if node in self.nodes:  # it may have gone with an earlier one
+                self.evict([name for name, each in self.nodes.items() if each.parent == node])
+                gone = self.nodes.pop(node)
+                assert not gone.locks
+                if gone.held:
+                    self.book.removed(node, gone.held)
 
     def is_locked(self, node: str) -> bool:
         return self.nodes[node].locks > 0
@@ -323,7 +326,7 @@ class AnyMoves(RuleBasedStateMachine):
         parents = {node.parent for node in self.shelf.nodes.values()}
         leaves = [n for n, node in self.shelf.nodes.items() if not node.locks and n not in parents]
         if leaves:
-            self.shelf.evict(data.draw(st.sampled_from(sorted(leaves))))
+            self.shelf.evict([data.draw(st.sampled_from(sorted(leaves)))])
 
     @invariant()
     def all_is_backed(self) -> None:
