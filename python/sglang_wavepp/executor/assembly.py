@@ -210,7 +210,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
         rank, links, admission, handover, everywhere, timeline, settings, planner, wave_tokens, grid
     )
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
-    observer = _observer(scheduler, rank, partial(readings, admission, rounds), timeline)
+    observer = _observer(scheduler, rank, partial(readings, admission, rounds, planner), timeline)
     rounds.on_round = observer.after_round
     costs = None
     if rank.index == 0 and isinstance(planner, MpuPlanner):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sglang_wavepp.telemetry.metrics import LEVELS, Exporter, Readings
@@ -37,7 +37,11 @@ class AdmissionObserver:
             self.exporter.refresh(now=True)
 
     def _trace(self) -> None:
-        levels = {name: float(value) for name, value in self.read().items() if name in LEVELS}  # type: ignore[arg-type]
+        levels = {
+            name: float(value)
+            for name, value in self.read().items()
+            if name in LEVELS and not isinstance(value, Mapping)
+        }
         if levels != self._traced:
             self._traced = levels
             self.timeline.counter("held for requests", ADMISSION, **levels)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from sglang_wavepp.cache.holdings import Holdings
 from sglang_wavepp.cache.lease import LeaseAdmission
 from sglang_wavepp.cache.snapshot_guard import DROPS
+from sglang_wavepp.planning.mpu import MpuPlanner
+from sglang_wavepp.planning.static import StaticPlanner
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.telemetry.metrics import Readings
 
 
-def readings(holdings: Holdings, rounds: LeadingRounds | FollowingRounds) -> Readings:
+def readings(
+    holdings: Holdings, rounds: LeadingRounds | FollowingRounds, planner: MpuPlanner | StaticPlanner
+) -> Readings:
     """The readings now, under the names of `telemetry.metrics.METRICS`; called from any thread."""
     with holdings.mutex:
         figures = holdings.figures
@@ -42,5 +46,14 @@ def readings(holdings: Holdings, rounds: LeadingRounds | FollowingRounds) -> Rea
             "rounds_total": rounds.closed,
             "in_admission": rounds.in_admission,
             "waiting": rounds.waiting,
+            "held_back": rounds.holds_back,
+            "wave_budget_tokens": planner.budget,
         }
+        if isinstance(planner, MpuPlanner) and (cost := planner.cost) is not None:
+            found["wave_cost_seconds"] = {
+                "wave": cost.per_wave,
+                "token": cost.per_token,
+                "pair": cost.per_pair,
+                "host": planner.host,
+            }
     return found

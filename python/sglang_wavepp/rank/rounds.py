@@ -111,6 +111,11 @@ class LeadingRounds:
         """Requests that wait for capacity."""
         return self._leader.waiting()
 
+    @property
+    def holds_back(self) -> int:
+        """Requests that wait for a prefix which another one is computing."""
+        return self._leader.holds_back
+
     def missing(self) -> tuple[int, ...]:
         """Ranks whose vote the open round still needs."""
         if not self._leader.awaiting_votes:

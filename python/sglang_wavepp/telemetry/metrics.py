@@ -73,6 +73,16 @@ METRICS: tuple[Metric, ...] = (
     Metric("in_admission", Kind.LEVEL, "Requests announced and not admitted (rank 0)."),
     Metric("waiting", Kind.LEVEL, "Requests that wait for capacity (rank 0)."),
     Metric(
+        "held_back", Kind.LEVEL, "Requests that wait for a prefix which another one is computing (rank 0)."
+    ),
+    Metric("wave_budget_tokens", Kind.LEVEL, "Tokens that the last planned wave might have (rank 0)."),
+    Metric(
+        "wave_cost_seconds",
+        Kind.LEVEL,
+        "What the planner takes a wave to cost, by part: wave, token, pair of tokens, host (rank 0, planner mpu).",
+        "part",
+    ),
+    Metric(
         "snapshots_dropped_total",
         Kind.TOTAL,
         "Recurrent snapshots dropped because their depth was off the page; must stay 0.",
