@@ -17,15 +17,7 @@ TEN = (
 )
 """The cells of the published table."""
 SLOWER = 0.5
-"""Scale of the device where waves are small: at full speed the hosts of eight stages would need more than one core."""
-_FULL_SPEED = {
-    ("cold131", 8),
-    ("cold131", 16),
-    ("cold131", 32),
-    ("cold262", 8),
-    ("cold262", 16),
-    ("cold262", 32),
-}
+"""Scale of the device: at full speed the hosts of eight stages with small waves would need more than one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class Cell:
     @property
     def scale(self) -> float:
         """Speed of the device for this cell, the same for all arms."""
-        return 1.0 if (self.kind, self.concurrency) in _FULL_SPEED else SLOWER
+        return SLOWER
 
     @property
     def bounded(self) -> bool:

@@ -24,8 +24,8 @@ from sglang_wavepp.simulate.workload import Phase, Workload
 
 MOST_RUN_QUEUE = 0.05
 """Share of a wave's time that a stage's LOOP may wait for a core: beyond that the machine was measured."""
-PRIMING_SCALE = 200.0
-"""Device scale while prefixes are brought into the cache, which nobody measures."""
+MOST_FILLED = 0.5
+"""Share of a stage's cache that may be in use before a play; beyond that it is emptied, so that nothing is evicted."""
 GOOD = 0.8
 """Share of the reusable prefix that a good hit reuses."""
 HOTTEST = 12
@@ -59,7 +59,9 @@ def play(
     scale: float,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Served], list[run_queue.Spent], list[run_queue.Spent]]:
-    """Empty the cache, bring the prefixes in, and play a workload.
+    """Bring the prefixes into the cache where they aren't, and play a workload.
+
+    The device keeps its speed meanwhile: planners learn from it.
 
     Args:
         scale: of the device, while the workload is played.
@@ -72,11 +74,15 @@ def play(
     """
     url = server.client.base_url
     progress("priming")
-    server.client.flush_cache()
-    server.set_scale(PRIMING_SCALE)
-    if script.priming:
-        Clients(url, 2).closed_loop(script.priming, [Phase(2, len(script.priming))])
     server.set_scale(scale)
+    if script.fresh or server.filled + script.tokens > MOST_FILLED * server.paced.pool:
+        server.client.flush_cache()
+        server.primed.clear()
+        server.filled = 0
+    for length in sorted(script.priming.keys() - server.primed):
+        Clients(url, 2).closed_loop(script.priming[length], [Phase(2, len(script.priming[length]))])
+        server.primed.add(length)
+    server.filled += script.tokens
     pids = server.ranks()
     threads, processes = run_queue.main_threads(pids), run_queue.processes(pids)
     count = len(script.measured)

@@ -77,9 +77,17 @@ class PacedConfig:
 
 
 class PacedServer(Server):
-    """A server whose stages write a trace, and whose device can be made faster or slower between measurements."""
+    """A server whose stages write a trace, and whose device can be made faster or slower between measurements.
+
+    Attributes:
+        traces: folder of the stages' traces.
+        primed: lengths of the prefixes that are in its cache.
+        filled: tokens that were sent to it since its cache was emptied.
+    """
 
     def __init__(self, config: PacedConfig, folder: Path) -> None:
+        self.primed: set[int] = set()
+        self.filled = 0
         self.traces = (folder / f"{config.name}.stages").resolve()
         shutil.rmtree(self.traces, ignore_errors=True)
         self.traces.mkdir(parents=True)

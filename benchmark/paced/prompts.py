@@ -36,32 +36,43 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is sent: first `priming`, which brings the prefixes into the cache, then what is measured."""
+    """What is sent: `priming` brings prefixes into the cache, by their length, then `measured` is played.
 
-    priming: tuple[Request, ...]
+    ``fresh``: on an empty cache.
+    """
+
+    priming: dict[int, tuple[Request, ...]]
     measured: tuple[Request, ...]
+    fresh: bool = False
 
     @classmethod
     def of(cls, jobs: Sequence[Job], *, tag: str, seed: int) -> Script:
-        """Requests for these jobs; every call with another seed gives other tokens.
+        """Requests for these jobs. Prefixes are the same in every script; what follows them is nobody else's.
 
         Args:
             tag: request ids begin with it.
         """
         rng = random.Random(f"{tag}-{seed}")
-        lengths = sorted({job.cached for job in jobs if job.cached})
-        prefixes = {length: [random_ids(rng, length) for _ in range(GROUPS)] for length in lengths}
-        priming = tuple(
-            _request(f"{tag}-p{length}-{number}", prefix + random_ids(rng, AFTER_PREFIX), 0)
-            for length in lengths
-            for number, prefix in enumerate(prefixes[length])
-        )
-        turns: dict[int, Iterator[int]] = {length: _turns() for length in lengths}
+        prefixes = {job.cached: _prefixes(job.cached) for job in jobs if job.cached}
+        priming = {
+            length: tuple(
+                _request(f"{tag}-p{length}-{number}", prefix + random_ids(rng, AFTER_PREFIX), 0)
+                for number, prefix in enumerate(group)
+            )
+            for length, group in prefixes.items()
+        }
+        turns = {length: _turns() for length in prefixes}
         measured = []
         for number, job in enumerate(jobs):
             prefix = prefixes[job.cached][next(turns[job.cached])] if job.cached else []
             measured.append(_request(f"{tag}-{number}", prefix + random_ids(rng, job.suffix), job.cached))
         return cls(priming=priming, measured=tuple(measured))
+
+    @property
+    def tokens(self) -> int:
+        """Of all prompts, those of the priming included."""
+        primes = sum(request.tokens for group in self.priming.values() for request in group)
+        return primes + sum(request.tokens for request in self.measured)
 
 
 def request_of(rid: str, token_ids: Sequence[int], *, reusable: int) -> Request:
@@ -73,6 +84,10 @@ def _request(rid: str, token_ids: list[int], reusable: int) -> Request:
     sampling = {"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True}
     body = json.dumps({"rid": rid, "input_ids": token_ids, "sampling_params": sampling}).encode()
     return Request(rid=rid, body=body, tokens=len(token_ids), reusable=reusable)
+
+
+def _prefixes(length: int) -> list[list[int]]:
+    return [random_ids(random.Random(f"prefix-{length}-{group}"), length) for group in range(GROUPS)]
 
 
 def _turns() -> Iterator[int]:

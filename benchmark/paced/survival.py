@@ -71,7 +71,7 @@ class Survival:
             )
             for number, document in enumerate(chosen)
         )
-        return Script(priming=(), measured=measured)
+        return Script(priming={}, measured=measured, fresh=True)
 
     def settled(self, served: Sequence[Served]) -> list[Served]:
         """A document can be reused once a request about it has been answered."""

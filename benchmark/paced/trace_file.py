@@ -114,7 +114,7 @@ class TraceLoad:
             request_of(f"{tag}-{number}", entry.tokens(shorten), reusable=0)
             for number, entry in enumerate(self.entries)
         )
-        return Script(priming=(), measured=measured)
+        return Script(priming={}, measured=measured, fresh=True)
 
     def settled(self, served: Sequence[Served]) -> list[Served]:
         """A prefix can be reused when a request that begins with it was answered before this one was sent."""

@@ -35,14 +35,16 @@ def test_the_ten_cells_have_names_and_workloads() -> None:
 def test_a_reuse_cell_sends_prompts_of_which_ninety_percent_is_cached_in_pages() -> None:
     (cell,) = cells_named("reuse131:4")
     script = cell.script(shorten=4, tag="t", seed=0)
-    assert len(script.measured) == 8 and len(script.priming) == 4
+    assert len(script.measured) == 8
     prefixes = [ids_of(request.body)[: request.reusable] for request in script.measured]
     for request in script.measured:
         assert request.tokens == len(ids_of(request.body)) == 32_768
         assert request.reusable % PAGE == 0
         assert 0.89 < request.reusable / request.tokens <= 0.9
     # Every prefix is brought into the cache before, and used by more than one request.
-    primed = [ids_of(request.body)[: len(prefixes[0])] for request in script.priming]
+    ((length, group),) = script.priming.items()
+    primed = [ids_of(request.body)[:length] for request in group]
+    assert len(primed) == 4
     assert all(prefix in primed for prefix in prefixes)
     assert prefixes[0] == prefixes[4] and prefixes[0] != prefixes[1]
     # What follows it is nobody else's.
@@ -56,6 +58,13 @@ def test_arms_get_the_same_tokens_and_repeats_get_others() -> None:
     assert cell.script(shorten=8, tag="t", seed=0) == first
     again = cell.script(shorten=8, tag="t", seed=1)
     assert ids_of(again.measured[0].body)[:PAGE] != ids_of(first.measured[0].body)[:PAGE]
+
+
+def test_repeats_share_their_prefixes_so_that_these_are_computed_once() -> None:
+    (cell,) = cells_named("reuse131:1")
+    first, again = (cell.script(shorten=8, tag=f"t{seed}", seed=seed).measured[0] for seed in (0, 1))
+    assert ids_of(first.body)[: first.reusable] == ids_of(again.body)[: first.reusable]
+    assert ids_of(first.body)[first.reusable :] != ids_of(again.body)[first.reusable :]
 
 
 def test_a_mixed_cell_alternates_cold_and_reusing_prompts() -> None:

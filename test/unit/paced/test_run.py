@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from benchmark.paced import __main__ as command
+from benchmark.paced import measure as measure_module
 from benchmark.paced import run as run_module
 from benchmark.paced.arms import ARMS, LADDER, STOCK_DEFAULT_CHUNK, arms_named
 from benchmark.paced.cells import TEN, cells_named
@@ -326,3 +329,58 @@ def test_the_best_stock_arms_of_a_scouting_run() -> None:
     assert command.best_stock(scouted) == ["stock-2p", "stock-stream"]
     with pytest.raises(ValueError, match="scout"):
         command.best_stock([record(arm="wavepp")])
+
+
+# --- what a play does to the cache ------------------------------------------------------------------------------------
+
+
+class CachingServer:
+    """Remembers what was asked of it."""
+
+    def __init__(self, pool: int) -> None:
+        self.primed: set[int] = set()
+        self.filled = 0
+        self.paced = SimpleNamespace(pool=pool)
+        self.client = SimpleNamespace(base_url="", flush_cache=lambda: self.did.append("flush"))
+        self.did: list[str] = []
+
+    def set_scale(self, scale: float) -> None:
+        self.did.append(f"scale {scale}")
+
+    def ranks(self) -> list[int]:
+        return []
+
+
+def play(server: CachingServer, monkeypatch: pytest.MonkeyPatch, *, fresh: bool = False) -> list[str]:
+    class Recording:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def closed_loop(self, todo: Any, phases: Any) -> list[Served]:
+            server.did.append(f"play {todo[0].rid}")
+            return []
+
+    monkeypatch.setattr(measure_module, "Clients", Recording)
+    (cell,) = cells_named("reuse131:1")
+    script = replace(cell.script(shorten=64, tag="t", seed=0), fresh=fresh)
+    measure_module.play(server, script, cell.workload(shorten=64), 0.5)  # type: ignore[arg-type]
+    did, server.did = server.did, []
+    return did
+
+
+def test_prefixes_are_computed_once_and_at_the_speed_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = CachingServer(pool=1 << 20)
+    assert play(server, monkeypatch) == ["scale 0.5", "play t-p1792-0", "play t-0"]
+    assert play(server, monkeypatch) == ["scale 0.5", "play t-0"]
+
+
+def test_a_full_cache_is_emptied_before_it_evicts_and_so_is_one_that_must_be_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = CachingServer(pool=60_000)
+    play(server, monkeypatch)
+    assert play(server, monkeypatch) == ["scale 0.5", "flush", "play t-p1792-0", "play t-0"]
+    server = CachingServer(pool=1 << 20)
+    assert play(server, monkeypatch, fresh=True)[1] == "flush"
