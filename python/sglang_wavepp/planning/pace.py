@@ -22,7 +22,7 @@ import math
 
 from sglang_wavepp.planning.backlog import Backlog
 
-COVER = 0.8
+COVER = 0.9
 """Share of the other requests' work that is counted on to follow a last wave: admission and hosts take time too."""
 
 
