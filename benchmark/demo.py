@@ -137,10 +137,11 @@ def run(kind: ModelKind, pp: int, repeats: int, folder: Path) -> int:
     trace_folder = servers[WAVEPP].trace_folder
     assert trace_folder is not None
     title = f"WavePP, {kind.value} model, pp-size {pp}"
-    trace_path, html_path = merge(trace_folder, title, window_ns=windows[0], output=folder)
+    merged = merge(trace_folder, title, window_ns=windows[0], output=folder)
     progress.done()
-    print(f"  {html_path}  (open in a browser)")
-    print(f"  {trace_path}  (open in https://ui.perfetto.dev)")
+    print(f"  {merged.figure}  (a picture)")
+    print(f"  {merged.page}  (open in a browser)")
+    print(f"  {merged.trace}  (open in https://ui.perfetto.dev)")
     return TOKENS_DIFFER if wrong else 0
 
 

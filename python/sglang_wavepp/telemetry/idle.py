@@ -44,7 +44,7 @@ class Gap:
 
 
 def idle_times(ranks: Sequence[RankTrace]) -> list[list[Gap]]:
-    """The gaps of each rank, in order, between the first forward of all ranks and the last one's end.
+    """The gaps of each rank, in order, from the first request or forward to the end of the last forward.
 
     Args:
         ranks: of one trace, in rank order.
@@ -57,7 +57,8 @@ def idle_times(ranks: Sequence[RankTrace]) -> list[list[Gap]]:
     forwards = [wave for of_rank in waves for wave in of_rank]
     if not forwards:
         return [[] for _ in ranks]
-    begin, end = min(wave.start_ns for wave in forwards), max(wave.end_ns for wave in forwards)
+    announced = [each.announced_ns for rank in ranks if rank.header.rank == 0 for each in rank.admissions()]
+    begin, end = min(announced + [wave.start_ns for wave in forwards]), max(wave.end_ns for wave in forwards)
     stages = 1 + max(rank.header.pp_rank for rank in ranks)
     lead = _Leader.of(ranks, waves, ring=2 * stages, last=ends.get((stages - 1, 0), {}))
     found = []

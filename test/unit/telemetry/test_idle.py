@@ -50,6 +50,7 @@ def test_the_first_stage_waits_for_requests_their_admission_and_its_host() -> No
         prefill(2, 13, 20, ("b", 0, 64)),
     )
     assert seen(idle_times([lead])[0]) == [
+        (0, 1, "admission"),
         (5, 8, "no request"),
         (8, 12, "admission"),
         (12, 13, "late launch"),

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -115,21 +116,23 @@ def test_the_page_is_self_contained_and_safe(tmp_path: Path) -> None:
 
 def test_an_empty_trace_gives_a_page(tmp_path: Path) -> None:
     Timeline(tmp_path, RankId(pp_rank=0, tp_rank=0, index=0)).close()
-    trace_path, html_path = merge(tmp_path)
-    assert json.loads(trace_path.read_text())["traceEvents"]
-    assert html_path.stat().st_size > 10_000
+    merged = merge(tmp_path)
+    assert json.loads(merged.trace.read_text())["traceEvents"]
+    assert merged.page.stat().st_size > 10_000
+    assert ElementTree.fromstring(merged.figure.read_text()).tag.endswith("svg")
 
 
 def test_a_window_leaves_out_what_lies_outside(tmp_path: Path) -> None:
     write_trace(tmp_path)
-    trace_path, _ = merge(tmp_path, window_ns=(5_000_000, 8_000_000))
-    events = [e for e in json.loads(trace_path.read_text())["traceEvents"] if e["ph"] != "M"]
+    merged = merge(tmp_path, window_ns=(5_000_000, 8_000_000))
+    events = [e for e in json.loads(merged.trace.read_text())["traceEvents"] if e["ph"] != "M"]
     assert [(e["pid"], e["name"]) for e in events] == [(0, "wave 0"), (1, "wave 0"), (0, "decode 1")]
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_trace(tmp_path)
     assert main([str(tmp_path)]) == 0
-    assert str(tmp_path / "timeline.html") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(str(tmp_path / name) in said for name in ("trace.json", "timeline.html", "timeline.svg"))
     assert main([str(tmp_path / "nothing")]) == 1
     assert "no trace in" in capsys.readouterr().err
