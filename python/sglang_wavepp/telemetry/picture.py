@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from sglang_wavepp.telemetry.figure import MEANING
+from sglang_wavepp.telemetry.idle import Cause, idle_times
+from sglang_wavepp.telemetry.palette import IDLE, REQUESTS
 from sglang_wavepp.telemetry.reading import Admission, RankTrace, Wave
 from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS
 
@@ -85,7 +88,9 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
 
     ``requests``: ``[rid, announced or -1, ended or -1, endpoint or -1, verdict]`` in order of arrival. ``rows``: one
     per rank, its waves as ``[start, duration, wave, slot, decode, [request, start, length, ...]]`` with the request as
-    an index. ``rounds``: ``[start, duration]`` of rank 0's rounds. ``marks``: ``[time, name, request]``.
+    an index, and its idle times as ``[start, duration, cause]`` with the cause as an index into ``causes``.
+    ``rounds``: ``[start, duration]`` of rank 0's rounds. ``marks``: ``[time, name, request]``. ``colours`` are taken by
+    requests in turn; a cause is ``[name, meaning, ground, line, tile]``, the last three empty where it is left blank.
     """
     waves = [rank.waves() for rank in ranks]
     admissions = ranks[0].admissions() if ranks else ()
@@ -97,6 +102,8 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
     def micro(ns: int) -> float:
         return round((ns - origin) / 1000, 1)
 
+    idle = idle_times(ranks)
+    causes = list(Cause)
     requests: list[list[Any]] = []
     for rid in numbers:
         known = by_rid.get(rid)
@@ -124,8 +131,11 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
                 ]
                 for wave in of_rank
             ],
+            "gaps": [
+                [micro(gap.start_ns), round(gap.length_ns / 1000, 1), causes.index(gap.cause)] for gap in gaps
+            ],
         }
-        for rank, of_rank in zip(ranks, waves, strict=True)
+        for rank, of_rank, gaps in zip(ranks, waves, idle, strict=True)
     ]
     leader = ranks[0].events if ranks else ()
     rounds = [
@@ -136,7 +146,15 @@ def picture_data(ranks: Sequence[RankTrace]) -> dict[str, Any]:
         for event in leader
         if event.track == ADMISSION and event.ph == "i" and event.name not in ("announced", "admitted")
     ]
-    return {"duration": micro(end), "requests": requests, "rows": rows, "rounds": rounds, "marks": marks}
+    return {
+        "duration": micro(end),
+        "requests": requests,
+        "rows": rows,
+        "rounds": rounds,
+        "marks": marks,
+        "colours": REQUESTS,
+        "causes": [[cause.value, MEANING.get(cause, ""), *IDLE.get(cause, ("", "", ""))] for cause in causes],
+    }
 
 
 def _numbering(admissions: Sequence[Admission], waves: Sequence[Sequence[Wave]]) -> dict[str, int]:

@@ -92,6 +92,15 @@ def test_the_picture_holds_every_wave_once_per_stage_with_its_requests(tmp_path:
     assert prefill == [4000.0, 1000.0, 0, 0, 0, [0, 64, 128]]
     assert decode == [6000.0, 1000.0, 1, 0, 1, [0, -1, 1, 1, -1, 1]]
     assert data["rows"][1]["waves"][0][0] == 5000.0
+    causes = [cause[0] for cause in data["causes"]]
+    first, second = ([(*gap[:2], causes[gap[2]]) for gap in row["gaps"]] for row in data["rows"])
+    assert first == [
+        (0.0, 2000.0, "admission"),
+        (2000.0, 2000.0, "late launch"),
+        (5000.0, 1000.0, "results"),
+        (7000.0, 1000.0, "no request"),
+    ]
+    assert second == [(0.0, 5000.0, "upstream"), (6000.0, 1000.0, "upstream")]
     assert data["rounds"] == [[1000.0, 500.0]]
     assert data["duration"] == 8000.0
 

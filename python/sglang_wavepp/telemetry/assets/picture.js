@@ -4,7 +4,7 @@
   const byId = (id) => document.getElementById(id);
   const canvas = byId("timeline"), overview = byId("overview"), tip = byId("tip");
   const GUTTER = 118, AXIS = 28, ROW = 50, ROW_GAP = 12, ROUNDS = data.rounds.length ? 16 : 0, OVERVIEW_ROW = 9;
-  const START = 0, LENGTH = 1, WAVE = 2, SLOT = 3, DECODE = 4, SPANS = 5;
+  const START = 0, LENGTH = 1, WAVE = 2, SLOT = 3, DECODE = 4, SPANS = 5, CAUSE = 2;
   const total = Math.max(data.duration, 1);
   const view = { from: 0, to: total };
   let focus = -1, hover = null, drag = null, theme = null;
@@ -14,17 +14,20 @@
     index, rid, announced, ended, endpoint, verdict, computed: 0, spans: 0, decoded: 0, firstSpan: -1, position: -1, last: -1,
     name: shortName(rid, index), color: colorOf(index),
   }));
-  const rows = data.rows.map(({ name, waves }) => {
+  const causes = data.causes.map(([name, meaning, ground, line, tile]) => ({ name, meaning, ground, line, tile }));
+  const rows = data.rows.map(({ name, waves, gaps }) => {
     let busy = 0, reach = 0, longest = 0;
     for (const w of waves) {
       busy += Math.max(0, w[START] + w[LENGTH] - Math.max(reach, w[START]));
       reach = Math.max(reach, w[START] + w[LENGTH]);
       longest = Math.max(longest, w[LENGTH]);
     }
-    const from = waves.length ? waves[0][START] : 0;
+    const from = Math.min(waves.length ? waves[0][START] : 0, gaps.length ? gaps[0][START] : Infinity);
+    const to = Math.max(reach, ...gaps.slice(-1).map((gap) => gap[START] + gap[LENGTH]));
+    const why = causes.map((_, cause) => gaps.reduce((sum, gap) => sum + (gap[CAUSE] === cause ? gap[LENGTH] : 0), 0));
     const prefill = waves.filter((w) => !w[DECODE]);
     return {
-      name, waves, from, to: reach, longest, busy, idle: reach > from ? 1 - busy / (reach - from) : 1, prefill: prefill.length,
+      name, waves, gaps, why, from, to, longest, busy, idle: to > from ? 1 - busy / (to - from) : 1, prefill: prefill.length,
       shared: prefill.filter((w) => w[SPANS].length > 3).length, tokens: prefill.reduce((sum, w) => sum + tokensOf(w), 0),
     };
   });
@@ -67,27 +70,19 @@
   }
 
   // ---- colours ----------------------------------------------------------------------------------------------------
-  function colorOf(index) { // neighbours in arrival order are far apart in hue; lightness takes turns
-    const hue = (25 + index * 137.508) % 360, light = [0.74, 0.66, 0.81][index % 3], chroma = [0.135, 0.15, 0.11][index % 3];
-    const a = chroma * Math.cos((hue * Math.PI) / 180), b = chroma * Math.sin((hue * Math.PI) / 180);
-    const l = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3, m = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-    const s = (light - 0.0894841775 * a - 1.291485548 * b) ** 3;
-    const linear = [
-      4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
-      -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-      -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
-    ];
-    const bytes = linear.map((v) => Math.round(255 * Math.min(1, Math.max(0, v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055))));
-    return `rgb(${bytes.join(",")})`;
+  function colorOf(index) { return data.colours[index % data.colours.length]; }
+  function inkOn(color) { // dark or white, whichever reads better
+    const linear = [1, 3, 5].map((k) => Number.parseInt(color.slice(k, k + 2), 16) / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.19 ? "#ffffff" : "#1b2130";
   }
   function readTheme() {
     const style = getComputedStyle(document.documentElement);
     theme = {};
-    for (const name of ["panel", "ink", "soft", "line", "idle", "idle-line", "grid", "accent", "warn", "box-ink"]) {
+    for (const name of ["panel", "ink", "soft", "line", "idle", "grid", "accent", "warn"]) {
       theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
-    theme.hatch = hatch(theme.idle, theme["idle-line"], 8);
-    theme.decode = hatch(null, theme["box-ink"], 5, 0.42);
+    theme.decode = stripes("#ffffff");
+    causes.forEach((cause) => { cause.fill = cause.ground ? tiled(cause) : null; });
     theme.wait = hatch(null, theme.panel, 4, 0.75);
   }
   function hatch(background, line, size, alpha = 1) {
@@ -101,6 +96,31 @@
     const pattern = g.createPattern(tile, "repeat");
     pattern.setTransform(new DOMMatrix().scale(1 / scale));
     return pattern;
+  }
+
+  function isDark() {
+    const asked = document.documentElement.dataset.theme;
+    return asked ? asked === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+  function tiled({ ground, line, tile }) { // the pattern that the picture without a script has too
+    return pattern(6, (g) => {
+      g.fillStyle = isDark() ? theme.idle : ground; g.fillRect(0, 0, 6, 6);
+      const late = line === causes[0].line;
+      g.strokeStyle = isDark() && late ? theme.warn : line; g.globalAlpha = isDark() && !late ? 0.5 : 1; g.stroke(new Path2D(tile));
+    });
+  }
+  function stripes(line) {
+    return pattern(4, (g) => { g.strokeStyle = line; g.globalAlpha = 0.8; g.lineWidth = 1.4; g.stroke(new Path2D("M0,2 h4")); });
+  }
+  function pattern(size, paint) {
+    const tile = document.createElement("canvas"), scale = window.devicePixelRatio || 1;
+    tile.width = tile.height = Math.round(size * scale);
+    const g = tile.getContext("2d");
+    g.scale(tile.width / size, tile.height / size);
+    paint(g);
+    const made = g.createPattern(tile, "repeat");
+    made.setTransform(new DOMMatrix().scale(size / tile.width));
+    return made;
   }
 
   // ---- words ------------------------------------------------------------------------------------------------------
@@ -210,9 +230,22 @@
     return low;
   }
 
+  function firstGap(row, from) { // gaps follow each other
+    let low = 0, high = row.gaps.length;
+    while (low < high) {
+      const mid = (low + high) >> 1;
+      if (row.gaps[mid][START] + row.gaps[mid][LENGTH] < from) low = mid + 1; else high = mid;
+    }
+    return low;
+  }
+
   function drawRow(g, row, top) {
-    const left = Math.max(GUTTER, xOf(row.from)), right = Math.min(width(), xOf(row.to));
-    if (right > left) { g.fillStyle = theme.hatch; g.fillRect(left, top, right - left, ROW); }
+    for (let k = firstGap(row, view.from); k < row.gaps.length && row.gaps[k][START] <= view.to; k++) {
+      const [start, length, cause] = row.gaps[k], left = Math.max(GUTTER, xOf(start));
+      if (!causes[cause].fill) continue;
+      g.fillStyle = causes[cause].fill;
+      g.fillRect(left, top, Math.max(0.4, Math.min(width(), xOf(start + length)) - left), ROW);
+    }
     for (let k = firstVisible(row, view.from); k < row.waves.length && row.waves[k][START] <= view.to; k++) {
       drawWave(g, row.waves[k], top);
     }
@@ -254,7 +287,7 @@
     const from = Math.max(x, GUTTER), to = Math.min(x + w, width());
     if (to - from < 24) return;
     g.save(); g.beginPath(); g.rect(from + 2, y, to - from - 4, h); g.clip();
-    g.fillStyle = theme["box-ink"]; g.textAlign = "center";
+    g.fillStyle = inkOn(colorAtMiddle(spans, sum)); g.textAlign = "center";
     const middle = (from + to) / 2;
     g.font = "600 12px system-ui, sans-serif";
     if (wave[DECODE]) {
@@ -272,6 +305,12 @@
       g.fillText(fitting ?? String(wave[WAVE]), middle, y + h / 2 + 0.5);
     }
     g.restore();
+  }
+
+  function colorAtMiddle(spans, sum) {
+    let at = 0, k = 0;
+    while (k + 3 < spans.length && at + spans[k + 2] <= sum / 2) { at += spans[k + 2]; k += 3; }
+    return spans.length ? requests[spans[k]].color : theme.soft;
   }
 
   function drawMarks(g) {
@@ -400,18 +439,13 @@
       line(`${r.verdict || "ended"} after ${time(r.ended - r.announced)}${r.verdict === "refused" ? "" : ` at position ${count(Math.max(0, r.endpoint))}`}`);
       if (r.firstSpan >= 0) line(`first span after ${time(r.firstSpan - r.announced)}`);
     } else {
-      const gap = idleAround(found.row, found.idleAt);
+      const gap = found.row.gaps[firstGap(found.row, found.idleAt)];
       tip.append(element("b", {}, `${found.row.name} idle`));
-      line(gap ? `${time(gap[1] - gap[0])} from ${time(gap[0], 6)}` : "before its first or after its last wave");
+      if (!gap || gap[START] > found.idleAt) { line("before the first request or after the last wave"); return; }
+      const cause = causes[gap[CAUSE]];
+      line(`${time(gap[LENGTH])} from ${time(gap[START], 6)}`);
+      line(cause.meaning || cause.name, "");
     }
-  }
-  function idleAround(row, t) {
-    let from = -1;
-    for (const wave of row.waves) {
-      if (wave[START] > t) return from < 0 ? null : [from, wave[START]];
-      from = Math.max(from, wave[START] + wave[LENGTH]);
-    }
-    return null;
   }
   function showTip(event, found) {
     if (!found) { tip.hidden = true; return; }
@@ -487,8 +521,11 @@
       ["prefill wave, one colour per request", (g) => { g.fillStyle = colorOf(0); g.fillRect(0, 0, 34, 16); }],
       ["several requests in one wave, by tokens", (g) => { [[0, 0, 8], [4, 8, 5], [2, 13, 3]].forEach(([c, y, h]) => { g.fillStyle = colorOf(c); g.fillRect(0, y, 34, h); }); }],
       ["decode wave", (g) => { g.fillStyle = colorOf(1); g.fillRect(0, 3, 34, 10); g.fillStyle = theme.decode; g.fillRect(0, 3, 34, 10); }],
-      ["idle", (g) => { g.fillStyle = theme.hatch; g.fillRect(0, 0, 34, 16); }],
     ];
+    causes.forEach((cause, index) => {
+      if (!cause.fill || !rows.some((row) => row.why[index] > 0)) return;
+      samples.push([`idle, ${cause.meaning}`, (g) => { g.fillStyle = cause.fill; g.fillRect(0, 0, 34, 16); }]);
+    });
     if (lanes) samples.push(["in admission, then waiting for the first wave", (g) => {
       g.fillStyle = colorOf(3); g.fillRect(0, 5, 34, 6); g.fillStyle = theme.wait; g.fillRect(0, 5, 16, 6); g.fillStyle = theme.ink; g.fillRect(16, 3, 1.5, 10);
     }]);
@@ -519,9 +556,12 @@
       element("thead", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h)))),
       element("tbody", {}, ...body.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, ...[cell].flat()))))),
     );
-    table("stages", ["Stage", "Prefill waves", "Decode waves", "Prompt tokens", "Busy", "Idle", ""], rows.map((r) => {
+    const reasons = causes.map((cause, index) => ({ ...cause, index })).filter(({ index }) => rows.some((r) => r.why[index] > 0));
+    const heads = ["Stage", "Prefill waves", "Decode waves", "Prompt tokens", "Busy", "Idle", ...reasons.map(({ name }) => name), ""];
+    table("stages", heads, rows.map((r) => {
       const meter = element("meter", { min: 0, max: 1, value: 1 - r.idle });
-      return [r.name, count(r.prefill), count(r.waves.length - r.prefill), count(r.tokens), time(r.busy, 4), percent(r.idle), [meter]];
+      const parts = reasons.map(({ index }) => (r.to > r.from ? percent(r.why[index] / (r.to - r.from)) : "–"));
+      return [r.name, count(r.prefill), count(r.waves.length - r.prefill), count(r.tokens), time(r.busy, 4), percent(r.idle), ...parts, [meter]];
     }));
     const known = (value, text) => (value >= 0 ? text : "–");
     table("requests", ["Request", "Announced", "In admission", "To first span", "Reused", "Computed", "Spans", "Decode waves", "Last forward ends"],
