@@ -149,9 +149,9 @@ class Follower:
     def _apply(self, command: Command) -> None:
         match command:
             case PrefillWave():
-                self._stage.launch_prefill(command, self._tensors_of(command.wave))
+                self._stage.launch_prefill(command, self._activation_of(command.wave))
             case DecodeWave():
-                self._stage.launch_decode(command, self._tensors_of(command.wave))
+                self._stage.launch_decode(command, self._activation_of(command.wave))
             case ResultCommand():
                 self._stage.apply_result(command)
             case AbortCommand():
@@ -168,14 +168,13 @@ class Follower:
                 self._stopped = True
         self._handover.applied_command(command.seq)
 
-    def _tensors_of(self, wave: int) -> dict[str, Any] | None:
+    def _activation_of(self, wave: int) -> Activation | None:
         if self._activations is None:
             return None
         activation = self._arrived.popleft()
         if activation.wave != wave:
             raise RuntimeError(f"wave {wave} is next, but the activations of wave {activation.wave} came")
-        activation.wait()
-        return activation.tensors
+        return activation
 
     def is_idle(self) -> bool:
         """Whether no request uses this rank's pools: it may be flushed.

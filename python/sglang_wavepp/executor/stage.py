@@ -37,7 +37,7 @@ from sglang_wavepp.executor.reporter import Reporter, Sampled
 from sglang_wavepp.executor.slots import Flight, Ring
 from sglang_wavepp.executor.wave_clock import Stopwatch
 from sglang_wavepp.plane import logprobs
-from sglang_wavepp.plane.activation_link import ActivationSender
+from sglang_wavepp.plane.activation_link import Activation, ActivationSender
 from sglang_wavepp.plane.messages import AbortCommand, DecodeWave, PrefillWave, RankId, ResultCommand, Span
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.rank.rounds import nothing
@@ -88,12 +88,12 @@ class Stage:
 
     # --- waves --------------------------------------------------------------------------------------------------
 
-    def launch_prefill(self, command: PrefillWave, proxy: dict[str, torch.Tensor] | None) -> None:
+    def launch_prefill(self, command: PrefillWave, activation: Activation | None) -> None:
         """Run the spans of a wave.
 
         Args:
             command: the wave.
-            proxy: tensors of the stage before, None on the first stage.
+            activation: from the stage before, None on the first stage; it may still be on its way.
 
         Raises:
             SpanMismatch: a span doesn't start where this rank can resume, or doesn't end on the grid.
@@ -103,7 +103,7 @@ class Stage:
             batch, middle = self._prepare(command)
         flight = Flight(wave=command.wave, slot=command.slot, batch=batch, middle=middle)
         self.ring.take(flight)
-        self._forward(flight, proxy)
+        waited = self._forward(flight, activation)
         for req, span in zip(batch.reqs, command.spans, strict=True):
             # Before any of these requests is prepared again, and only after its forward is enqueued: the recurrent
             # state of a checkpoint is written by that forward.
@@ -111,7 +111,7 @@ class Stage:
                 publish(req, span, self.scheduler.tree_cache)
         self.timeline.complete(
             f"wave {command.wave}",
-            entered,
+            entered + waited,
             self.timeline.now_ns(),
             WAVES,
             wave=command.wave,
@@ -122,7 +122,7 @@ class Stage:
             published=[span.publish for span in command.spans],
         )
 
-    def launch_decode(self, command: DecodeWave, proxy: dict[str, torch.Tensor] | None) -> None:
+    def launch_decode(self, command: DecodeWave, activation: Activation | None) -> None:
         """Run one token of each request of a lane.
 
         Raises:
@@ -146,10 +146,10 @@ class Stage:
         lane.in_flight = True
         flight = Flight(wave=command.wave, slot=command.slot, batch=batch, lane=command.lane)
         self.ring.take(flight)
-        self._forward(flight, proxy)
+        waited = self._forward(flight, activation)
         self.timeline.complete(
             f"decode {command.wave}",
-            entered,
+            entered + waited,
             self.timeline.now_ns(),
             WAVES,
             wave=command.wave,
@@ -233,14 +233,22 @@ class Stage:
             "materialise", ADMISSION, rid=entry.key, endpoint=span.start, found=req.prefix_len
         )
 
-    def _forward(self, flight: Flight, proxy: dict[str, torch.Tensor] | None) -> None:
+    def _forward(self, flight: Flight, activation: Activation | None) -> int:
+        """Enqueue the forward and send what it makes; the nanoseconds that this rank waited for its input."""
         s = self.scheduler
         s.cur_batch_for_debug = flight.batch
+        waiting = time.monotonic_ns()
+        if activation is not None:
+            # Not earlier: what the host has to prepare for a wave is done while its input is on its way.
+            activation.wait()
+        waited = time.monotonic_ns() - waiting
         with s.forward_stream_ctx:
             s._pp_wait_forward_dependencies()
             if self.stopwatch is not None and flight.lane is None:
                 flight.stopwatch = self.stopwatch()
-            result = s.run_batch(flight.batch, None if proxy is None else PPProxyTensors(proxy))
+            result = s.run_batch(
+                flight.batch, None if activation is None else PPProxyTensors(activation.tensors)
+            )
             if flight.stopwatch is not None:
                 flight.stopwatch.stop()
             outgoing = self._outgoing(result)
@@ -253,6 +261,7 @@ class Stage:
             self.activations.send(flight.wave, outgoing, launched=launched)
         elif self.reporter is not None:
             self.reporter.report(self._sampled(flight, result, launched))
+        return waited
 
     def _outgoing(self, result: GenerationBatchResult) -> dict[str, torch.Tensor] | None:
         """Tensors for the next stage, None on the last."""
