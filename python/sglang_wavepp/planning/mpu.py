@@ -118,6 +118,7 @@ class MpuPlanner:
                 limits=self._limits,
                 courtesy=self._courtesy,
                 alone=len(looked) == 1 and not supply.arriving_tokens,
+                floor=self.host - cost.per_wave,
             )
         self._ledger.launched(spans)
         return Plan(spans)

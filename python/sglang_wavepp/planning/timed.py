@@ -50,29 +50,34 @@ def pack_timed(
     limits: WaveLimits,
     courtesy: Courtesy,
     alone: bool = False,
+    floor: float = 0.0,
 ) -> tuple[PlannedSpan, ...]:
     """Spans of about `seconds` of work, earliest request first, at most one a request.
 
-    The first request gets what the time allows, less what it gives to short ones, and at least `min_tokens`. Later
-    ones fill up: what fits whole, or a piece of at least `min_tokens`.
+    The first request gets what the time allows, to the nearest place on the grid, less what it gives to short ones, and
+    at least `min_tokens`. Later ones fill up: what fits whole, or a piece of at least `min_tokens`.
 
     Args:
         queue: the first requests, at least one.
         alone: whether the first request is all there is. It is then cut into equal times, so that no small rest is
             left for a wave of its own.
+        floor: seconds of work that the first request gets at least, as far as the largest wave allows.
     """
     head = queue[0]
+    least = limits.min_tokens
+    if floor > 0:
+        least = max(least, cost.tokens(start=head.start, seconds=floor) + limits.grid.step)
     if alone:
         work = cost.work(start=head.start, end=head.prompt)
         pieces = max(1, math.ceil(work / seconds - STRETCH)) if seconds > 0 else math.inf
         wave = _Filling(cost, limits, left=work / pieces, room=limits.max_tokens)
-        wave.add(head, at_least=limits.min_tokens)
+        wave.add(head, at_least=least)
         return wave.spans(queue)
     wave = _Filling(cost, limits, left=seconds, room=limits.max_tokens)
     offered = courtesy.offer(queue, seconds=seconds, cost=cost)
     if offered > 0 and limits.max_requests > 1 and limits.least < limits.max_tokens:
         room = min(int(SHARE * limits.max_tokens), limits.max_tokens - limits.least)
-        aside = _Filling(cost, limits, left=offered, room=room, places=1)
+        aside = _Filling(cost, limits, left=offered, room=room, places=1, rounds=False)
         for item in courtesy.guests(queue, cost=cost):
             if not aside.add(item):
                 break
@@ -85,7 +90,7 @@ def pack_timed(
             room=limits.max_tokens - sum(aside.lengths.values()),
             lengths=aside.lengths,
         )
-    more = wave.add(head, at_least=limits.min_tokens)
+    more = wave.add(head, at_least=least)
     for item in queue[1:]:
         if not more:
             break
@@ -101,6 +106,7 @@ class _Filling:
         left: seconds of work that still fit.
         room: tokens that still fit.
         places: spans that are kept for others.
+        rounds: whether a span goes to the nearest place on the grid, rather than to the last one within the time.
     """
 
     cost: WaveCost
@@ -108,6 +114,7 @@ class _Filling:
     left: float
     room: int
     places: int = 0
+    rounds: bool = True
     lengths: dict[str, int] = field(default_factory=dict)
 
     def add(self, item: Remainder, *, at_least: int = 0) -> bool:
@@ -120,7 +127,10 @@ class _Filling:
             return True
         budget = self.room
         if not math.isinf(self.left) and self.cost.work(start=item.start, end=item.prompt) > self.left:
-            budget = min(budget, max(at_least, self.cost.tokens(start=item.start, seconds=self.left)))
+            fit = self.cost.tokens(start=item.start, seconds=self.left)
+            if self.rounds:
+                fit += self.limits.grid.step // 2
+            budget = min(budget, max(at_least, fit))
         length = self.limits.grid.longest(start=item.start, remaining=item.length, budget=budget)
         if length > 0 and (at_least or length == item.length or length >= self.limits.min_tokens):
             self.lengths[item.rid] = length
