@@ -7,10 +7,13 @@ meet it, and that the planner reaches nearly all of that bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
-from sglang_wavepp.simulate.arms import ARMS, DEFAULT_CHUNK, SMALLER_CHUNKS, Knobs, wrong_cost
+from sglang_wavepp.planning.cost import GUESS, WaveCost
+from sglang_wavepp.simulate.arms import ARMS, DEFAULT_CHUNK, SMALLER_CHUNKS, Knobs, make_planner, wrong_cost
+from sglang_wavepp.simulate.learning import learn
 from sglang_wavepp.simulate.machine import Machine
 from sglang_wavepp.simulate.records import (
     GRID,
@@ -21,6 +24,8 @@ from sglang_wavepp.simulate.records import (
     run_cell,
     workload_of,
 )
+from sglang_wavepp.simulate.wavepp import WaveppRun
+from sglang_wavepp.simulate.workload import Job, Workload
 
 Cell = tuple[str, int]
 TARGETS: dict[int, dict[Cell, float]] = {
@@ -135,6 +140,25 @@ def test_a_cost_that_is_wrong_by_a_third_costs_little(factors: tuple[float, floa
     assert min(shares) > 0.93
 
 
+def test_a_server_that_has_learned_its_cost_plans_as_if_it_knew_it() -> None:
+    machine = replace(Machine.even(8), cost=WaveCost(8e-3, 70e-6, 2.24e-9), max_tokens=4096)
+    knobs = Knobs(min_tokens=128)
+    planner = make_planner(machine, knobs, GUESS)
+    measured = learn(planner)
+    for name, c in (("cold65", 1), ("reuse131", 4)):
+        WaveppRun(machine, _quarter(workload_of(name, c)), planner, measured=measured).run()
+    learned, known = [], []
+    for name, c in (("reuse131", 1), ("reuse262", 4), ("cold131", 1), ("cold131", 8), ("mixed131", 8)):
+        workload = _quarter(workload_of(name, c))
+        learned.append(WaveppRun(machine, workload, planner, measured=measured).run().tok_s)
+        known.append(ARMS["wavepp"].run(machine, workload, knobs).tok_s)
+        guessed = ARMS["wavepp-guess"].run(machine, workload, knobs).tok_s
+        print(
+            f"{name} c{c}: {learned[-1] / known[-1]:.3f} of the known cost, guess {guessed / known[-1]:.3f}"
+        )
+    assert geometric_mean(learned) > 0.98 * geometric_mean(known)
+
+
 @pytest.mark.parametrize("stages", [(1.0, 1.0, 1.3, 1.0), (1.0, 0.8, 1.0, 1.2, 1.0, 1.0, 0.9, 1.0)])
 def test_unequal_stages_lose_little(stages: tuple[float, ...]) -> None:
     machine = Machine(stages=stages)
@@ -152,3 +176,9 @@ def _shares(machine: Machine, cells: Iterable[Cell], *, knobs: Knobs) -> Iterabl
     for cell in cells:
         for record in run_cell(machine, workload_of(*cell), [ARMS["wavepp"]], knobs=knobs, bounds=False):
             yield record.tok_s / record.bound_tok_s
+
+
+def _quarter(workload: Workload) -> Workload:
+    """The same requests, four times shorter, in whole pages."""
+    jobs = tuple(Job(cached=job.cached // 256 * 64, prompt=job.prompt // 4) for job in workload.jobs)
+    return replace(workload, jobs=jobs)
