@@ -400,7 +400,7 @@ def _rect(
     words: str | None = None,
 ) -> str:
     shade = "" if opacity == 1 else f' fill-opacity="{opacity:g}"'
-    place = f'x="{x:.2f}" y="{y:.2f}" width="{max(0.0, width):.2f}" height="{height:.2f}"'
+    place = f'x="{_short(x)}" y="{_short(y)}" width="{_short(max(0.0, width))}" height="{_short(height)}"'
     if words is None:
         return f'<rect {place} fill="{fill}"{shade}/>'
     return f'<rect {place} fill="{fill}"{shade}><title>{escape(words)}</title></rect>'
@@ -413,6 +413,11 @@ def _text(
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" font-weight="{weight}" fill="{fill}" '
         f'text-anchor="{anchor}">{escape(words)}</text>'
     )
+
+
+def _short(place: float) -> str:
+    """A place in hundredths of a pixel."""
+    return f"{place:.2f}".rstrip("0").rstrip(".")
 
 
 def _length(words: str, size: float) -> float:
