@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmark.progress import Progress
 from benchmark.servers import CHECKOUT
 from sglang_wavepp.simulate.arms import ARMS, Knobs
+from sglang_wavepp.simulate.chart import svg_chart
 from sglang_wavepp.simulate.machine import Machine
 from sglang_wavepp.simulate.picture import svg_timeline
 from sglang_wavepp.simulate.records import GRID, OTHERS, Record, Results, run_cell, workload_of
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         target.write_text(json.dumps([record.as_dict() for record in results.records], indent=1) + "\n")
         print(f"\nwrote {target}")
         if set(names) == set(ARMS):
+            chart = asked.out / f"sim-pp{pp}{suffix}.svg"
+            chart.write_text(svg_chart(results, f"pp {pp}, {asked.rounds} requests for each one outstanding"))
+            print(f"wrote {chart}")
             _draw(pp, results, asked.out)
     return 0
 

@@ -29,6 +29,8 @@ VAGUE = 1.0
 """Standard deviation of the guessed ratios, relative."""
 LEAST_NOISE = 0.01
 """Relative error that measured times have at least."""
+LEAST_RATIO = 1 / 8
+"""Of the guessed ratio, the least that a wave costs by itself: noise must not make it free, for waves would be tiny."""
 WORST_FIT = 0.3
 """Median relative residual above which there is no estimate."""
 _SCALES = (1.0, 1e-4, 1e-9)
@@ -119,7 +121,8 @@ def _fit(samples: Sequence[_Sample]) -> WaveCost | None:
         weights = [1.0 if residual <= limit else (limit / residual) ** 2 for residual in residuals]
     if spread > WORST_FIT or parts[1] <= 0:
         return None
-    return WaveCost(per_wave=parts[0], per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2])
+    per_wave = max(parts[0], LEAST_RATIO * _GUESSED[0] * parts[1])
+    return WaveCost(per_wave=per_wave, per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2])
 
 
 @dataclass(frozen=True, slots=True)

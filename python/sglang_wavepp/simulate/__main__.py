@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sglang_wavepp.planning.cost import WaveCost
@@ -66,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--rate", type=float, help="an open loop instead: requests a second")
     what.add_argument("--requests", type=int, default=100, help="requests of an open loop")
+    what.add_argument(
+        "--stagger-ms", type=float, default=0.0, help="between the first requests of a closed loop"
+    )
     what.add_argument("--arms", help="comma-separated; default: all")
     device = parser.add_argument_group("the machine")
     device.add_argument("--pp", type=int, default=8, help="equal stages")
@@ -142,7 +146,7 @@ def _arms(asked: argparse.Namespace) -> list[Arm]:
 def _workload(cell: tuple[str, int], asked: argparse.Namespace) -> Workload:
     if asked.rate is not None:
         return opened(cell[0], rate=asked.rate, count=asked.requests)
-    return workload_of(*cell, rounds=asked.rounds)
+    return replace(workload_of(*cell, rounds=asked.rounds), stagger=asked.stagger_ms / 1e3)
 
 
 def _simulate(machine: Machine, asked: argparse.Namespace) -> None:

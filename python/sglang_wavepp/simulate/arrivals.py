@@ -29,7 +29,7 @@ class Arrivals:
             for number, time in enumerate(workload.times):
                 self._send(number, time)
         else:
-            self._refill(0.0)
+            self._refill(0.0, stagger=workload.stagger)
 
     def next_time(self) -> float | None:
         """When the next request that has been sent arrives, None when a request must end first."""
@@ -50,10 +50,10 @@ class Arrivals:
             self._outstanding -= 1
             self._refill(now)
 
-    def _refill(self, now: float) -> None:
+    def _refill(self, now: float, *, stagger: float = 0.0) -> None:
         while self._next < len(self._allowed) and self._outstanding < self._allowed[self._next]:
             self._outstanding += 1
-            self._send(self._next, now)
+            self._send(self._next, now + stagger * self._next)
             self._next += 1
 
     def _send(self, number: int, time: float) -> None:

@@ -42,6 +42,7 @@ class Workload:
         jobs: the requests.
         phases: of a closed loop, together as long as `jobs`; empty in an open loop.
         times: seconds of arrival in an open loop, ascending; empty in a closed loop.
+        stagger: seconds between the first requests of a closed loop; 0 sends them at once.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Workload:
     jobs: tuple[Job, ...]
     phases: tuple[Phase, ...] = ()
     times: tuple[float, ...] = ()
+    stagger: float = 0.0
 
     def __post_init__(self) -> None:
         sent = sum(phase.requests for phase in self.phases)

@@ -28,7 +28,7 @@ def test_for_work_that_is_all_there_the_makespan_is_the_least_of_all_numbers_of_
         _makespan(work, max(1, waves), per_wave, stages)
         for waves in (math.floor(work / seconds), math.ceil(work / seconds))
     )
-    assert ours == pytest.approx(least)
+    assert ours <= least * (1 + 1e-9)
 
 
 def test_waves_grow_while_work_keeps_coming() -> None:

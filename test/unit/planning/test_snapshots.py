@@ -59,11 +59,6 @@ def test_without_positions_inside_spans_their_ends_are_published() -> None:
     assert positions(rule, [60, 120, 150, 199, 200, 230], branches=(130, 199)) == [0, 120, 0, 199, 200, 0]
 
 
-def test_where_positions_cost_nothing_every_span_publishes_its_end() -> None:
-    rule = PublishRule.every_span(grid=16)
-    assert positions(rule, [16, 48, 256, 300], branches=()) == [16, 48, 256, 0]
-
-
 @pytest.mark.parametrize(("grid", "period"), [(0, 1), (64, 32), (64, 100), (64, 0)])
 def test_a_period_off_the_grid_is_refused(grid: int, period: int) -> None:
     with pytest.raises(ValueError, match="multiple of the grid"):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from sglang_wavepp.simulate.arrivals import Arrivals
@@ -28,6 +30,13 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
     assert arrivals.take(4.9) == []
     assert arrivals.take(5.0) == [3]
     assert arrivals.left == 5
+
+
+def test_the_first_requests_may_come_one_after_the_other() -> None:
+    arrivals = Arrivals(replace(closed("cold65", 3), stagger=0.5))
+    assert [arrivals.take(time) for time in (0.0, 0.4, 0.5, 1.0)] == [[0], [], [1], [2]]
+    arrivals.end(0, 5.0)
+    assert arrivals.take(5.0) == [3]
 
 
 def test_phases_raise_and_lower_the_concurrency() -> None:
