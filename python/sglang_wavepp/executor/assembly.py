@@ -331,9 +331,11 @@ def publish_rule(
     settings: WaveSettings, chunked_prefill_size: int | None, grid: SpanGrid, *, hybrid: bool
 ) -> PublishRule:
     """Which positions of a prompt are published while it is computed."""
-    if not hybrid:
-        return PublishRule.every_span(grid=grid.step)
     period = settings.snapshot_period or settings.wave_tokens(chunked_prefill_size)
+    if not hybrid:
+        # A position costs no slot, but the LOOP walks the whole prompt in its tree for it, through a node for each
+        # position before: with small waves that would be most of its time.
+        return PublishRule.dense(grid=grid.step, period=period)
     # Without tracking there is only the running state, which is at the span's end.
     return PublishRule.sparse(grid=grid.step, period=period, inside=grid.recurrent > 1)
 

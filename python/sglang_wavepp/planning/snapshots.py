@@ -7,14 +7,14 @@ what somebody else has computed too, at the multiples of a period, and at the en
 depend on how a prompt is cut into spans, so requests that compute the same prefix keep the same ones.
 
 What a span does not publish stays the request's own and goes into the cache with the next position that is published.
-Models without recurrent layers pay nothing for a position: with a period of one grid step every span publishes its
-end.
+Models without recurrent layers pay with their host's time, which grows with the positions that were published before;
+a span that publishes one of them publishes all that it computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglang_wavepp.planning.spans import PlannedSpan
 
@@ -30,11 +30,14 @@ class PublishRule:
         grid: positions are multiples of it, as are the ends of spans.
         period: distance between positions that are published for their own sake, a multiple of `grid`.
         inside: whether a position inside a span can be published; otherwise only its end.
+        whole: whether content is of use up to any position, as it is without recurrent layers. Then a span that holds
+            a position publishes all that it computed.
     """
 
     grid: int
     period: int
     inside: bool = True
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.grid < 1 or self.period < self.grid or self.period % self.grid:
@@ -42,13 +45,13 @@ class PublishRule:
 
     @classmethod
     def sparse(cls, *, grid: int, period: int, inside: bool) -> PublishRule:
-        """The rule where a position costs a slot; the period is cut down to the grid, to one step at least."""
+        """A rule whose period is cut down to the grid, to one step at least."""
         return cls(grid=grid, period=max(grid, period // grid * grid), inside=inside)
 
     @classmethod
-    def every_span(cls, *, grid: int) -> PublishRule:
-        """The rule where positions cost nothing."""
-        return cls(grid=grid, period=grid)
+    def dense(cls, *, grid: int, period: int) -> PublishRule:
+        """The rule for models without recurrent layers; the period as in `sparse`."""
+        return replace(cls.sparse(grid=grid, period=period, inside=False), whole=True)
 
     def position(self, span: PlannedSpan, *, prompt: int, branches: Iterable[int] = ()) -> int:
         """What a span publishes: the position, in `(span.start, span.end]`, or `NOWHERE`.
@@ -62,6 +65,8 @@ class PublishRule:
             prompt: tokens of the request's prompt.
             branches: positions up to which the prompt is known to be somebody else's too.
         """
+        if self.whole:
+            return span.end if span.end < prompt and self._holds(span, branches) else NOWHERE
         floors = (each // self.grid * self.grid for each in branches)
         branch = max((each for each in floors if self._can(each, span)), default=NOWHERE)
         if span.end >= prompt:
@@ -74,6 +79,10 @@ class PublishRule:
         if multiple <= span.start:
             return NOWHERE
         return multiple if self.inside else span.end
+
+    def _holds(self, span: PlannedSpan, branches: Iterable[int]) -> bool:
+        multiple = span.end // self.period * self.period
+        return multiple > span.start or any(span.start < each <= span.end for each in branches)
 
     def _can(self, position: int, span: PlannedSpan) -> bool:
         return span.start < position <= span.end and (self.inside or position == span.end)

@@ -70,7 +70,10 @@ class World:
     @property
     def publish_rule(self) -> PublishRule:
         """What spans publish."""
-        return PublishRule(grid=self.step, period=self.step * self.period, inside=self.extra_buffer)
+        period = self.step * self.period
+        if self.slots is None:
+            return PublishRule.dense(grid=self.step, period=period)
+        return PublishRule(grid=self.step, period=period, inside=self.extra_buffer)
 
     @property
     def slots_per_request(self) -> int:

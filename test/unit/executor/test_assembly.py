@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_wavepp.admission.pools import PoolLimits
-from sglang_wavepp.executor.assembly import _planner
+from sglang_wavepp.executor.assembly import _planner, publish_rule
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.settings.errors import SettingsError
@@ -27,3 +27,20 @@ def test_the_smallest_wave_must_fit_into_the_largest() -> None:
     assert isinstance(_planner(WaveSettings(), 256, grid, LIMITS, 2), MpuPlanner)
     with pytest.raises(SettingsError, match="--wavepp-min-wave-tokens 512 is more than a wave of 256 tokens"):
         _planner(WaveSettings(min_wave_tokens=512), 256, grid, LIMITS, 2)
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_small_waves_do_not_publish_each(hybrid: bool) -> None:
+    """Nor on a model without recurrent layers: there the LOOP pays for every position with a walk of the tree."""
+    grid = SpanGrid(page=16, recurrent=64 if hybrid else 1)
+    assert publish_rule(WaveSettings(), 4096, grid, hybrid=hybrid).period == 4096
+    assert publish_rule(WaveSettings(max_wave_tokens=2048), 4096, grid, hybrid=hybrid).period == 2048
+    assert publish_rule(WaveSettings(snapshot_period=1024), 4096, grid, hybrid=hybrid).period == 1024
+
+
+def test_what_a_span_may_publish_depends_on_what_the_model_keeps() -> None:
+    dense = publish_rule(WaveSettings(), 4096, SpanGrid(page=16, recurrent=1), hybrid=False)
+    tracked = publish_rule(WaveSettings(), 4096, SpanGrid(page=16, recurrent=64), hybrid=True)
+    running = publish_rule(WaveSettings(), 4096, SpanGrid(page=16, recurrent=1), hybrid=True)
+    assert [rule.whole for rule in (dense, tracked, running)] == [True, False, False]
+    assert [rule.inside for rule in (tracked, running)] == [True, False]

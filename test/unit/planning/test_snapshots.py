@@ -59,6 +59,14 @@ def test_without_positions_inside_spans_their_ends_are_published() -> None:
     assert positions(rule, [60, 120, 150, 199, 200, 230], branches=(130, 199)) == [0, 120, 0, 199, 200, 0]
 
 
+def test_without_recurrent_layers_a_span_that_holds_a_position_publishes_all_it_computed() -> None:
+    rule = PublishRule.dense(grid=16, period=256)
+    # Multiples of the period lie in the spans that end at 272 and 528, a branch at 100 in the second one.
+    cuts = [48, 112, 272, 400, 528, 600]
+    assert positions(rule, cuts, branches=(100,)) == [0, 112, 272, 0, 528, 0]
+    assert positions(rule, cuts, branches=()) == [0, 0, 272, 0, 528, 0]
+
+
 @pytest.mark.parametrize(("grid", "period"), [(0, 1), (64, 32), (64, 100), (64, 0)])
 def test_a_period_off_the_grid_is_refused(grid: int, period: int) -> None:
     with pytest.raises(ValueError, match="multiple of the grid"):
