@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 from sglang_wavepp.planning.snapshots import PublishRule, common_end
 from sglang_wavepp.planning.spans import PlannedSpan
+
+COMPARED: Final = 64
+"""Earlier prompts with the same first block that a new one is compared with: those that are computed next."""
 
 
 @dataclass(slots=True)
@@ -75,6 +80,7 @@ class Publisher:
         prompt = self._prompts[span.rid]
         found = self.rule.position(span, prompt=prompt.length, branches=prompt.branches)
         prompt.next = span.end
+        prompt.branches = {each for each in prompt.branches if each > span.end}
         if span.end >= prompt.length:
             self.forget(span.rid)
         return found
@@ -88,7 +94,7 @@ class Publisher:
         kin = self._kin[known.chain[0]]
         del kin[rid]
         left = {each for each in known.branches if each > known.next}
-        for other in kin.values() if left else ():
+        for other in islice(kin.values(), COMPARED if left else 0):
             shared = common_end(known.chain, other.chain) * self._block
             heir = {each for each in left if each <= shared}
             other.branches |= heir
@@ -107,7 +113,7 @@ class Publisher:
         that one has passed it, the new one."""
         kin = self._kin.setdefault(new.chain[0], {})
         covered = 0
-        for other in kin.values():
+        for other in islice(kin.values(), COMPARED):
             shared = common_end(new.chain, other.chain) * self._block
             if shared > covered:
                 covered = shared

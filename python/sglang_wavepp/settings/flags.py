@@ -265,8 +265,9 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "snapshot_period",
         "TOKENS",
-        "Hybrid models: how far apart the recurrent snapshots of a prompt are that the cache keeps, however small the "
-        "waves. Where prompts part and where they end it keeps one anyway. Default: --wavepp-max-wave-tokens.",
+        "How far apart the positions are at which a prompt is published to the cache while it is computed, however "
+        "small the waves; hybrid models keep a recurrent snapshot at each. Where prompts part and where they end there "
+        "is one anyway. Default: --wavepp-max-wave-tokens.",
     ),
     (
         "hint_block_size",

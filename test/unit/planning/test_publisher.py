@@ -1,6 +1,6 @@
 import pytest
 
-from sglang_wavepp.planning.publisher import Publisher
+from sglang_wavepp.planning.publisher import COMPARED, Publisher
 from sglang_wavepp.planning.snapshots import PublishRule
 from sglang_wavepp.planning.spans import PlannedSpan
 
@@ -101,3 +101,23 @@ def test_without_chains_only_the_rule_counts() -> None:
     book.admit("a", prompt=1500, endpoint=0)
     assert serve(book, PlannedSpan("a", 0, 1088), PlannedSpan("a", 1088, 412)) == [1024, 0]
     assert not len(book)
+
+
+def test_a_long_queue_is_not_searched_for_each_arrival() -> None:
+    book = publisher()
+    for k in range(3 * COMPARED):
+        book.announce(f"r{k}", chain(("shared", 6), (f"own {k // COMPARED}", 3), (f"r{k}", 2)))
+    for k in (0, COMPARED, 2 * COMPARED):
+        book.admit(f"r{k}", prompt=1000, endpoint=0)
+    spans = [PlannedSpan(f"r{k}", 0, 1000) for k in (0, COMPARED, 2 * COMPARED)]
+    assert serve(book, *spans) == [9 * BLOCK, 0, 0]
+
+
+def test_positions_behind_a_request_are_not_kept() -> None:
+    book = publisher()
+    book.announce("a", chain(("x", 8), ("a", 4)))
+    book.admit("a", prompt=800, endpoint=0)
+    for k in range(1, 8):
+        book.announce(f"b{k}", chain(("x", k), (f"b{k}", 2)))
+    assert serve(book, PlannedSpan("a", 0, 256)) == [4 * BLOCK]
+    assert book._prompts["a"].branches == {k * BLOCK for k in range(5, 8)}
