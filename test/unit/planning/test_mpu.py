@@ -3,11 +3,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from sglang_wavepp.planning import mpu
 from sglang_wavepp.planning.cost import GUESS, WaveCost
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 from sglang_wavepp.planning.supply import Supply
+from sglang_wavepp.planning.timed import pack_timed
 
 GRID = SpanGrid(page=64)
 STAGES = 4
@@ -161,12 +163,55 @@ def test_work_in_admission_makes_waves_larger() -> None:
     assert busy.budget > alone.budget
 
 
-def test_waves_are_not_shorter_than_hosts_need() -> None:
+@pytest.mark.parametrize("host", [0.1, 0.1003, 0.1006, 0.1009])
+def test_waves_are_not_shorter_than_hosts_need(host: float) -> None:
     cost = WaveCost(per_wave=0.001, per_token=20e-6)
     planner = _planner(cost)
-    planner.host = 0.1
-    (span,) = planner.plan(_supply(30_000)).spans
-    assert cost.of((span,)) >= 0.1 - 64 * 20e-6
+    planner.host = host
+    spans = planner.plan(_supply(30_000, arriving=[10])).spans
+    assert cost.of(spans) >= host
+
+
+def test_waves_grow_while_work_keeps_coming() -> None:
+    planner, flying, budgets = _planner(GUESS), list(_flying(1)), []
+    for number in range(2 * RING):
+        queue = iter([Remainder(f"q{number}", 0, 20_000)])
+        plan = planner.plan(Supply(queue=queue, unplanned=20_000, flying=flying, arriving_tokens=100_000))
+        flying = [*flying, plan.spans][-RING:]
+        budgets.append(planner.budget)
+    assert budgets == sorted(budgets)
+    assert budgets[-1] > budgets[0]
+
+
+@pytest.mark.parametrize(("arriving", "alone"), [([], True), ([5000], False)])
+def test_a_request_is_cut_into_equal_times_only_when_nothing_follows(
+    monkeypatch: pytest.MonkeyPatch, arriving: list[int], alone: bool
+) -> None:
+    asked = []
+
+    def spy(*args: object, **options: object) -> tuple[PlannedSpan, ...]:
+        asked.append(options["alone"])
+        return pack_timed(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(mpu, "pack_timed", spy)
+    _planner(GUESS).plan(_supply(30_000, arriving=arriving))
+    _planner(GUESS).plan(_supply(30_000, 20))
+    assert asked == [alone, False]
+
+
+def test_without_a_cost_a_small_rest_is_no_fragment_of_the_next_request() -> None:
+    planner = _planner()
+    spans = planner.plan(_supply(6000, 100_000)).spans
+    assert planner.budget == 8192
+    assert spans == (PlannedSpan("r0", 0, 6000),)
+
+
+@pytest.mark.parametrize("cost", [None, GUESS])
+def test_the_smallest_server_plans_too(cost: WaveCost | None) -> None:
+    planner = MpuPlanner(
+        max_tokens=1, min_tokens=1, grid=SpanGrid(page=1), max_requests=1, stages=1, cost=cost
+    )
+    assert planner.plan(_supply(5)).spans == (PlannedSpan("r0", 0, 1),)
 
 
 # --- waiting ------------------------------------------------------------------------------------------------------

@@ -65,6 +65,13 @@ def test_guests_get_no_more_than_is_offered() -> None:
     assert _pack(30_000, 6_000, seconds=380) == {"r0": 256, "r1": 128}
 
 
+def test_guests_leave_room_and_a_place_for_the_first_request() -> None:
+    tight = WaveLimits(max_tokens=256, min_tokens=192, max_requests=4, grid=GRID)
+    assert _pack(10_000, 100, seconds=5000, limits=tight) == {"r0": 256}
+    pair = WaveLimits(max_tokens=4096, min_tokens=64, max_requests=2, grid=GRID)
+    assert _pack(30_000, 10, 10, 10, seconds=1000, limits=pair) == {"r0": 960, "r1": 10}
+
+
 def test_too_little_time_still_brings_the_first_request_ahead() -> None:
     assert _pack(10_000, 10_000, seconds=0.0) == {"r0": 128}
 

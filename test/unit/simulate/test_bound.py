@@ -59,6 +59,23 @@ def test_for_one_request_the_bound_is_reached_but_for_grid_hosts_and_admission()
     assert 0.97 < best_found(machine, workload).tok_s / bound_tok_s(machine, workload) <= 1
 
 
+@pytest.mark.parametrize("waves", [3, 10, 40])
+def test_equal_waves_of_the_right_number_reach_it(waves: int) -> None:
+    # So much work that the square root is a whole number of waves: n = sqrt(7 w / C).
+    per_wave, per_token = 0.007, 1e-5
+    tokens = round(waves * waves * per_wave / 7 / per_token)
+    machine = Machine(
+        stages=(1.0,) * 8,
+        cost=WaveCost(per_wave=per_wave, per_token=per_token),
+        max_tokens=1 << 30,
+        page=1,
+    )
+    workload = Workload("w", 1, (Job(0, tokens),), phases=(Phase(1, 1),))
+    found = best_found(machine, workload, factors=[1.0003])
+    assert len(found.waves) == waves
+    assert found.tok_s == pytest.approx(bound_tok_s(machine, workload), rel=2e-3)
+
+
 def test_hindsight_is_no_worse_than_any_single_wave_time_that_it_tries() -> None:
     workload, machine = closed("reuse131", 4), Machine.even(8)
     every = [best_found(machine, workload, factors=[factor]).tok_s for factor in (0.7, 1.0, 1.4)]

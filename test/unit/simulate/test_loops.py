@@ -117,6 +117,31 @@ def test_the_ring_of_stock_holds_back_unequal_waves_and_a_deeper_one_does_not() 
     assert shallow.seconds > 1.2 * deep.seconds
 
 
+def test_an_output_that_is_to_come_holds_up_forwards_unless_transfers_have_their_own_stream() -> None:
+    machine = _machine(2.0, 1.0, 1.0, latency=0.3)
+    lengths = [500, 1000, 100, 1000, 500, 1000, 100, 1000, 1000, 1000, 500, 500]
+    shared, own = (
+        TickRun(
+            machine,
+            _workload(*lengths, concurrency=2),
+            StockQueue(chunk=1000, page=1, max_requests=1),
+            TickLoop(depth=3, own_stream=stream),
+        ).run()
+        for stream in (False, True)
+    )
+    assert shared.seconds > 1.1 * own.seconds
+
+
+def test_the_faultless_ring_has_as_many_slots_as_it_is_given() -> None:
+    machine = _machine(1.0, 1.0, 1.0, 1.0)
+    workload = _workload(*([1000, 100] * 20), concurrency=40)
+    for slots in (1, 4, 8):
+        run = run_ring(machine, workload, StockQueue(chunk=1000, page=1, max_requests=1), slots)
+        for number, wave in enumerate(run.waves):
+            flying = sum(1 for other in run.waves[:number] if other.ends[-1] > wave.launched)
+            assert flying < slots
+
+
 def test_stock_learns_of_a_request_only_when_its_host_does_not_wait_for_a_result() -> None:
     machine = _machine(1.0, 1.0)
     jobs = (Job(0, 1000), Job(0, 1000))
