@@ -27,28 +27,45 @@ PICTURED = (("reuse131", 4), ("cold131", 1))
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    asked = _parser().parse_args(argv)
-    cells = _cells(asked.cells)
+    parser = _parser()
+    asked = parser.parse_args(argv)
     names = asked.arms.replace(",", " ").split() or list(ARMS)
     unknown = [name for name in names if name not in ARMS]
+    try:
+        cells = _cells(asked.cells)
+        for cell in cells:
+            workload_of(*cell)
+        pipelines = [Machine.even(int(part)) for part in asked.pp.replace(",", " ").split()]
+    except ValueError as error:
+        parser.error(str(error))
     if unknown:
-        print(f"error: unknown arm {', '.join(unknown)}; there are {', '.join(ARMS)}", file=sys.stderr)
-        return 2
+        parser.error(f"unknown arm {', '.join(unknown)}; there are {', '.join(ARMS)}")
+    if asked.rounds < 1:
+        parser.error("at least one request for each one outstanding")
     asked.out.mkdir(parents=True, exist_ok=True)
-    for pp in (int(part) for part in asked.pp.replace(",", " ").split()):
-        results = _simulate(pp, cells, names, rounds=asked.rounds)
-        print(f"\npp {pp}, {asked.rounds} requests for each one outstanding\n")
-        print(comparison(results) if set(names) == set(ARMS) else by_arm(results))
-        suffix = "" if asked.rounds == 2 else f"-x{asked.rounds}"
-        target = asked.out / f"sim-pp{pp}{suffix}.json"
-        target.write_text(json.dumps([record.as_dict() for record in results.records], indent=1) + "\n")
-        print(f"\nwrote {target}")
-        if set(names) == set(ARMS):
-            chart = asked.out / f"sim-pp{pp}{suffix}.svg"
-            chart.write_text(svg_chart(results, f"pp {pp}, {asked.rounds} requests for each one outstanding"))
-            print(f"wrote {chart}")
-            _draw(pp, results, asked.out)
+    for machine in pipelines:
+        _pipeline(machine, cells, names, rounds=asked.rounds, out=asked.out)
     return 0
+
+
+def _pipeline(
+    machine: Machine, cells: Sequence[tuple[str, int]], names: Sequence[str], *, rounds: int, out: Path
+) -> None:
+    pp = len(machine.stages)
+    results = _simulate(machine, cells, names, rounds=rounds)
+    title = f"pp {pp}, {rounds} requests for each one outstanding"
+    everything = set(names) == set(ARMS)
+    print(f"\n{title}\n")
+    print(comparison(results) if everything else by_arm(results))
+    stem = f"sim-pp{pp}" + ("" if rounds == 2 else f"-x{rounds}")
+    target = out / f"{stem}.json"
+    target.write_text(json.dumps([record.as_dict() for record in results.records], indent=1) + "\n")
+    print(f"\nwrote {target}")
+    if everything:
+        chart = out / f"{stem}.svg"
+        chart.write_text(svg_chart(results, title))
+        print(f"wrote {chart}")
+        _draw(machine, results, out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,11 +87,12 @@ def _cells(text: str) -> list[tuple[str, int]]:
     return [(name, int(count or (32 if name == "phases" else 1))) for name, _, count in pairs]
 
 
-def _simulate(pp: int, cells: Sequence[tuple[str, int]], names: Sequence[str], *, rounds: int) -> Results:
-    machine = Machine.even(pp)
+def _simulate(
+    machine: Machine, cells: Sequence[tuple[str, int]], names: Sequence[str], *, rounds: int
+) -> Results:
     records: list[Record] = []
     progress = Progress(1)
-    progress.step(f"pp {pp}, {len(cells)} cells, {len(names)} arms")
+    progress.step(f"pp {len(machine.stages)}, {len(cells)} cells, {len(names)} arms")
     for number, cell in enumerate(cells):
         progress.detail(f"{number + 1}/{len(cells)} {cell[0]} c{cell[1]}")
         workload = workload_of(*cell, rounds=rounds)
@@ -83,14 +101,14 @@ def _simulate(pp: int, cells: Sequence[tuple[str, int]], names: Sequence[str], *
     return Results(records)
 
 
-def _draw(pp: int, results: Results, folder: Path) -> None:
+def _draw(machine: Machine, results: Results, folder: Path) -> None:
     for cell in PICTURED:
         if cell not in results.cells:
             continue
         best = results.best(cell).arm
         workload = workload_of(*cell)
-        runs = [(name, ARMS[name].run(Machine.even(pp), workload, Knobs())) for name in (best, "wavepp")]
-        target = folder / f"sim-pp{pp}-{cell[0]}-c{cell[1]}.svg"
+        runs = [(name, ARMS[name].run(machine, workload, Knobs())) for name in (best, "wavepp")]
+        target = folder / f"sim-pp{len(machine.stages)}-{cell[0]}-c{cell[1]}.svg"
         target.write_text(svg_timeline(runs))
         print(f"wrote {target}")
 
