@@ -65,7 +65,7 @@ class Ledger:
             whole += prompt - start
             pairs_of_whole += prompt * prompt - start * start
         left = _seconds(cost, tokens, pairs)
-        unseen = (supply.unplanned - tokens + supply.arriving_tokens) * left / tokens
+        unseen = (max(0, supply.unplanned - tokens) + supply.arriving_tokens) * left / tokens
         first = begun[looked[0].rid]
         head = cost.work(start=first[0], end=first[1])
         return Backlog(
