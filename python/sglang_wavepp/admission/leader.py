@@ -121,6 +121,7 @@ class RoundsLeader:
         chain: hashes of the full blocks of a prompt that was hinted, None where nobody hashes; then nobody is held
             back.
         block: tokens of a hashed block.
+        counted: tokens of one request that count as wanted, at most.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class RoundsLeader:
         retry_interval: float = 0.001,
         chain: Callable[[str], Sequence[int] | None] = no_chain,
         block: int = 1,
+        counted: int = UNLIMITED,
     ) -> None:
         if ranks < 1 or max_batch < 1:
             raise ValueError(f"at least one rank and one attempt, got ranks={ranks}, max_batch={max_batch}")
@@ -139,6 +141,7 @@ class RoundsLeader:
         self._max_batch = max_batch
         self._slow = slow_interval
         self._retry = retry_interval
+        self._counted = counted
         self._chain = chain
         self._block = block
         self._promises = Promises(block=block)
@@ -385,7 +388,7 @@ class RoundsLeader:
                     Attempt(rid=entry.record.rid, epoch=entry.record.epoch, candidate=entry.candidate)
                 )
                 lowering -= entry.lowering
-                wanted -= len(entry.record.token_ids) - entry.candidate
+                wanted -= min(len(entry.record.token_ids) - entry.candidate, self._counted)
                 judged = judged or not entry.unjudged
                 may_name = may_name and not entry.passed
                 continue

@@ -78,6 +78,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+WAVES_AHEAD = 4
+"""Full waves of admitted requests that may wait to be planned: fewer hide short requests behind long ones from the
+planner, more decide early and pin what others could use. A request counts as one at most."""
 ROTATING_SLOTS = 2
 """Recurrent slots that a request's checkpoints rotate through: the one that the tree keeps and the one being filled."""
 DEATH_GRACE_S = 3.0
@@ -193,7 +196,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     everywhere = smallest(_limits_of(info, like=limits) for info in links.infos)
     timeline = NullTimeline() if settings.trace is None else Timeline(Path(settings.trace), rank)
     fail = Fatal(rank)
-    handover = Handover(wave_wake=Wake(), loop_wake=Wake())
+    handover = Handover(wave_wake=Wake(), loop_wake=Wake(), counted=wave_tokens)
     # A quarter of the pool at most: where waves are large against it, two rings of them would leave room for one
     # request at a time.
     headroom = min(2 * parallel.pp_size * wave_tokens, limits.usable_tokens // 4)
@@ -205,7 +208,6 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     )
     hashed = publisher.announce if rank.index == 0 else None
     admission = _admission(settings, cache, grid, limits, headroom=headroom, hashed=hashed)
-    # One wave to launch, and one that fills meanwhile: less leaves waves half empty, more decides too early.
     rounds = _rounds(
         rank, links, admission, handover, everywhere, timeline, settings, planner, wave_tokens, grid
     )
@@ -463,7 +465,11 @@ def _rounds(
 
     return LeadingRounds(
         leader=RoundsLeader(
-            ranks=ranks, max_batch=everywhere.rows, chain=admission.chain, block=settings.hint_block_size
+            ranks=ranks,
+            max_batch=everywhere.rows,
+            chain=admission.chain,
+            block=settings.hint_block_size,
+            counted=wave_tokens,
         ),
         member=member,
         sender=_present(links.rounds_leader),
@@ -471,7 +477,7 @@ def _rounds(
         ranks=ranks,
         free_rows=lambda: admission.free_rows,
         timeline=timeline,
-        ahead=2 * wave_tokens,
+        ahead=WAVES_AHEAD * wave_tokens,
         patience=patience,
         looks_ahead=4 * stages * wave_tokens,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from sglang_wavepp.admission.leader import UNLIMITED
 from sglang_wavepp.executor.keys import key_of
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 
@@ -75,7 +76,9 @@ class Bookings:
     """All requests of rank 0, and those that wait for their next span in the order of their admission."""
 
     settled: Callable[[int], None]
-    """Called with the tokens of admitted requests that need no planning any more."""
+    """Called with the tokens of admitted requests that need no planning any more, as far as they count."""
+    counted: int = UNLIMITED
+    """Tokens of one request that count, at most: the others of a long one keep nobody out."""
     _all: dict[str, Booking] = field(default_factory=dict)
     _unplanned: dict[str, Booking] = field(default_factory=dict)
     _flying: dict[int, tuple[PlannedSpan, ...]] = field(default_factory=dict)
@@ -139,22 +142,24 @@ class Bookings:
         if booking is None or booking.next != span.start or span.end > booking.prompt:
             where = "isn't known" if booking is None else f"is at {booking.next} of {booking.prompt}"
             raise RuntimeError(f"span [{span.start}, {span.end}) of request {span.rid}, which {where}")
-        booking.next = span.end
+        before, booking.next = booking.next, span.end
         booking.in_flight += 1
         if booking.planned:
             self._unplanned.pop(span.rid, None)
-        self._settle(span.length)
+        self._settle(booking.prompt - before, booking.prompt - span.end)
         return booking
 
-    def _settle(self, tokens: int) -> None:
-        self.unplanned_tokens -= tokens
-        self.settled(tokens)
+    def _settle(self, before: int, left: int) -> None:
+        self.unplanned_tokens -= before - left
+        counted = min(before, self.counted) - min(left, self.counted)
+        if counted:
+            self.settled(counted)
 
     def stop_planning(self, key: str) -> None:
         """Plan no more spans of a request that is to end."""
         booking = self._unplanned.pop(key, None)
         if booking is not None:
-            self._settle(booking.prompt - booking.next)
+            self._settle(booking.prompt - booking.next, 0)
 
     def end(self, key: str) -> None:
         """The request has ended."""

@@ -103,7 +103,7 @@ class Leader:
         self._limits = limits
         self._record = record
         self._timeouts = timeouts
-        self._bookings = Bookings(settled=handover.settled)
+        self._bookings = Bookings(settled=handover.settled, counted=handover.counted)
         self._grammars = Grammars(scheduler.grammar_manager, wake=handover.loop_wake.signal)
         self._turns = Turns()
         self._command_number = 0

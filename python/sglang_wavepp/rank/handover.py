@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from sglang_wavepp.admission.leader import Admitted, Outlook
+from sglang_wavepp.admission.leader import UNLIMITED, Admitted, Outlook
 from sglang_wavepp.admission.messages import InstallRecord
 
 
@@ -70,9 +70,11 @@ class Handover:
     Args:
         wave_wake: wakes the admission thread.
         loop_wake: wakes the LOOP.
+        counted: tokens of one admitted request that count as unplanned, at most.
     """
 
-    def __init__(self, *, wave_wake: Signal, loop_wake: Signal) -> None:
+    def __init__(self, *, wave_wake: Signal, loop_wake: Signal, counted: int = UNLIMITED) -> None:
+        self.counted = counted
         self.wave_wake = wave_wake
         self.loop_wake = loop_wake
         self.outlook = Outlook()
@@ -118,7 +120,10 @@ class Handover:
         self._ask(BuiltAsk(rid))
 
     def settled(self, tokens: int) -> None:
-        """Rank 0: so many more tokens of admitted requests need no planning: planned, or their request ends."""
+        """Rank 0: so many more tokens of admitted requests need no planning: planned, or their request ends.
+
+        Of each request only the last `counted` tokens count.
+        """
         self._settled_tokens += tokens
         if self._sated or (self.holds_back and not self.unplanned_tokens):
             self._sated = False
@@ -180,11 +185,11 @@ class Handover:
 
     @property
     def unplanned_tokens(self) -> int:
-        """Tokens of admitted requests that no wave carries yet."""
+        """Tokens of admitted requests that no wave carries yet, at most `counted` of each."""
         return self._admitted_tokens - self._settled_tokens
 
     def unplanned(self, *, sated_at: int) -> int:
-        """Tokens of admitted requests that no wave carries yet.
+        """Tokens of admitted requests that no wave carries yet, at most `counted` of each.
 
         At `sated_at` tokens or more, the LOOP wakes the admission thread when it has planned some.
         """
@@ -210,7 +215,7 @@ class Handover:
         """Give the LOOP what happened, and wake it if anything did."""
         if not (installed or admitted or withdrawn):
             return
-        self._admitted_tokens += sum(each.suffix for each in admitted)
+        self._admitted_tokens += sum(min(each.suffix, self.counted) for each in admitted)
         with self._lock:
             self._installed.extend(installed)
             self._admitted.extend(admitted)

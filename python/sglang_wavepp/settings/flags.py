@@ -82,11 +82,11 @@ class WaveSettings:
         return chunked_prefill_size
 
     def smallest_wave_tokens(self, wave_tokens: int, step: int) -> int:
-        """Return the smallest wave budget ``b_min``: ``min_wave_tokens``, else a sixteenth of a wave; at least a step.
+        """Return the smallest wave budget ``b_min``: ``min_wave_tokens``, else 1/32 of a wave; at least a step.
 
         ``wave_tokens`` is the budget ``M``, ``step`` the smallest span that the cache can resume from.
         """
-        wanted = wave_tokens // 16 if self.min_wave_tokens is None else self.min_wave_tokens
+        wanted = wave_tokens // 32 if self.min_wave_tokens is None else self.min_wave_tokens
         return max(wanted // step * step, step)
 
     def as_flags(self) -> dict[str, object]:
@@ -252,7 +252,7 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "min_wave_tokens",
         "TOKENS",
-        "Smallest wave budget that the planner may choose. Default: a sixteenth of --wavepp-max-wave-tokens, at least "
+        "Smallest wave budget that the planner may choose. Default: 1/32 of --wavepp-max-wave-tokens, at least "
         "the smallest span that the cache can resume from. The static planner does not use it.",
     ),
     (

@@ -28,7 +28,8 @@ class Machine:
         empty_tick: seconds that a stage's host spends on a tick of SGLang's loop that has no batch.
         transfer: seconds from the end of a forward to its activations being on the next stage, per token.
         latency: seconds from the end of a wave on the last stage to its result on rank 0.
-        admitted_waves: waves of `M` tokens that WavePP may have admitted and not planned before nobody new is admitted.
+        admitted_waves: waves of `M` tokens that WavePP may have admitted and not planned before nobody new is admitted;
+            a request counts as one wave at most.
         admission: seconds from arrival to admission when nothing is in the way.
     """
 
@@ -43,7 +44,7 @@ class Machine:
     transfer: float = 0.0
     latency: float = 0.001
     admission: float = 0.003
-    admitted_waves: float = 2.0
+    admitted_waves: float = 4.0
 
     def __post_init__(self) -> None:
         if len(self.stages) < 1 or min(self.stages) <= 0:

@@ -103,11 +103,14 @@ class WaveppRun:
         for number in self._arrivals.take(now):
             self._waiting.append(number)
             self._waiting_tokens += self._jobs[number].suffix
-        ahead = self._machine.admitted_waves * self._machine.max_tokens
+        most = self._machine.max_tokens
+        ahead = self._machine.admitted_waves * most
         while True:
             while self._entering and self._entering[0][0] <= now:
                 self._admit(self._entering.popleft()[1])
-            if not self._waiting or self._unplanned + self._entering_tokens >= ahead:
+            weight = sum(min(prompt - start, most) for start, prompt in self._queue.values())
+            weight += sum(min(self._jobs[number].suffix, most) for _, number in self._entering)
+            if not self._waiting or weight >= ahead:
                 return
             number = self._waiting.popleft()
             suffix = self._jobs[number].suffix

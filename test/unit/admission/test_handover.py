@@ -50,6 +50,12 @@ def test_planning_wakes_the_admission_thread_only_when_it_had_enough(handover: H
     assert handover.unplanned(sated_at=10) == 8
 
 
+def test_a_long_request_counts_no_more_than_agreed() -> None:
+    handover = Handover(wave_wake=Wake(), loop_wake=Wake(), counted=10)
+    handover.answer(admitted=(Admitted("a", 0, 0, suffix=1000), Admitted("b", 0, 0, suffix=4)))
+    assert handover.unplanned_tokens == handover.unplanned(sated_at=100) == 14
+
+
 def test_answers_wake_the_loop_and_nothing_does_not(handover: Handover) -> None:
     handover.answer()
     assert not is_signalled(handover.loop_wake)

@@ -104,6 +104,14 @@ def test_nobody_is_attempted_before_tokens_are_wanted() -> None:
     assert rounds.round()[0] == ["c"]
 
 
+def test_a_long_request_is_not_all_that_is_wanted() -> None:
+    rounds = Rounds(wanted=3)
+    rounds.leader = RoundsLeader(ranks=2, max_batch=4, counted=1)
+    rounds.announce("a", "b", "c", "d")
+    rounds.round()
+    assert rounds.round()[0] == ["a", "b", "c"], "one token of each counts"
+
+
 def test_an_arrival_is_announced_also_when_no_tokens_are_wanted() -> None:
     rounds = Rounds(wanted=0).announce("a")
     assert rounds.due_in() == 0

@@ -83,6 +83,22 @@ def test_every_token_that_was_admitted_is_settled_once() -> None:
     assert sum(settled) == 60 + 36, "what was never admitted is not settled"
 
 
+def test_of_a_long_request_only_the_last_tokens_count() -> None:
+    settled: list[int] = []
+    bookings = Bookings(settled=settled.append, counted=30)
+    a, b = arrive(bookings, 1, "a"), arrive(bookings, 2, "b")
+    bookings.admit(a.key, 0)
+    bookings.launch(1, (PlannedSpan(a.key, 0, 60),), command=1)
+    assert settled == [] and bookings.unplanned_tokens == 40
+    bookings.launch(2, (PlannedSpan(a.key, 60, 25),), command=2)
+    assert settled == [15]
+    bookings.stop_planning(a.key)
+    assert settled == [15, 15], "thirty tokens counted"
+    bookings.admit(b.key, 80)
+    bookings.end(b.key)
+    assert settled == [15, 15, 20]
+
+
 def test_what_flies_and_what_is_left_is_counted() -> None:
     bookings = Bookings(settled=lambda tokens: None)
     a, b = arrive(bookings, 1, "a"), arrive(bookings, 2, "b")

@@ -40,9 +40,9 @@ def test_defaults() -> None:
 def test_wave_size_follows_the_chunk_size() -> None:
     assert WaveSettings().wave_tokens(512) == 512
     assert WaveSettings(max_wave_tokens=96).wave_tokens(512) == 96
-    assert WaveSettings().smallest_wave_tokens(16_384, 64) == 1024
+    assert WaveSettings().smallest_wave_tokens(16_384, 64) == 512
     assert WaveSettings().smallest_wave_tokens(1000, 48) == 48
-    assert WaveSettings().smallest_wave_tokens(16_000, 64) == 960, "a multiple of the step"
+    assert WaveSettings().smallest_wave_tokens(16_000, 64) == 448, "a multiple of the step"
     assert WaveSettings(min_wave_tokens=200).smallest_wave_tokens(16_384, 64) == 192
     assert WaveSettings(min_wave_tokens=1).smallest_wave_tokens(16_384, 64) == 64
     for no_chunks in (None, -1, 0):

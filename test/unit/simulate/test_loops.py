@@ -169,7 +169,10 @@ def test_the_output_of_middle_chunks_need_not_be_waited_for() -> None:
     assert workload.tokens == 22_000
 
 
-def test_admission_stops_at_two_waves_that_are_not_planned() -> None:
+@pytest.mark.parametrize(("length", "seen"), [(1000, (5, 5, 5000)), (900_000, (4, 6, 5_400_000))])
+def test_admission_stops_at_four_waves_that_are_not_planned(length: int, seen: tuple[int, int, int]) -> None:
+    """A request counts as one wave at most."""
+
     class Looks:
         seen: tuple[int, int, int] | None = None
 
@@ -177,11 +180,12 @@ def test_admission_stops_at_two_waves_that_are_not_planned() -> None:
             items = list(supply.queue)
             if self.seen is None:
                 self.seen = (len(items), supply.arriving_requests, supply.arriving_tokens)
-            return Plan((PlannedSpan(items[0].rid, items[0].start, items[0].length),) if items else ())
+            first = items[0]
+            return Plan((PlannedSpan(first.rid, first.start, min(first.length, 1000)),))
 
     planner = Looks()
-    WaveppRun(_machine(1.0), _workload(*[1000] * 10, concurrency=10), planner).run()
-    assert planner.seen == (3, 7, 7000)
+    WaveppRun(_machine(1.0), _workload(*[length] * 10, concurrency=10), planner).run()
+    assert planner.seen == seen
 
 
 @pytest.mark.parametrize(
