@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import requests
@@ -73,3 +74,20 @@ def test_small_waves_keep_no_more_snapshots_than_waves_of_the_period(pool: Serve
     # A multiple of the period each, and the end of the prompt where that is none.
     expected = sum(n // PERIOD + (n // 64 * 64 % PERIOD > 0) for n in (100, 500, 1000, 1090, 2048))
     assert kept == [[expected] * HYBRID.pp] * 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("period", "least", "most"), [(64, 0.0, 0.05), (256, 0.9, 1.0)])
+def test_few_slots_hold_the_prefixes_of_many_prompts(
+    pool: ServerPool, record_property: Callable[[str, object], None], period: int, least: float, most: float
+) -> None:
+    """Eight prompts in turn, three times; a snapshot for each wave would need three times the slots there are."""
+    options = ("--wavepp-planner", "static", "--wavepp-snapshot-period", str(period))
+    prompts = [lone_prompt(500 + k, 1536 + 10 * k, 1) for k in range(8)]
+    config = HYBRID.with_(trace=False, wave_tokens=64, running=4, recurrent_slots=64, options=options)
+    with pool.private(config) as server:
+        turns = [sum(answer.cached_tokens for answer in ask_all(server.client, prompts, 1)) for _ in range(3)]
+    tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    record_property("figures", f"tokens reused in each turn: {turns} of {tokens}")
+    assert turns[0] == 0
+    assert all(least <= reused / tokens <= most for reused in turns[1:]), turns
