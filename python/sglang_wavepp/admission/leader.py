@@ -234,7 +234,7 @@ class RoundsLeader:
         return self._held_back
 
     def outlook(self, *, at_most: int, patience: int = UNLIMITED) -> Outlook:
-        """What admission is likely to bring.
+        """What admission is likely to bring, as far as the first requests tell.
 
         Args:
             at_most: tokens; enough is known when there are as many.
@@ -242,7 +242,7 @@ class RoundsLeader:
         """
         tokens, blocked = 0, 0
         for place, entry in enumerate(self._queue.values()):
-            if tokens >= at_most:
+            if tokens >= at_most or place == 2 * self._max_batch:
                 break
             if entry.waiting:
                 blocked += len(self._queue) - place
@@ -373,8 +373,9 @@ class RoundsLeader:
                     building.append(entry)
                 continue
             if self._is_held_back(entry, patience):
-                if len(back) < self._max_batch:
-                    back.append(entry)
+                back.append(entry)
+                if len(back) == self._max_batch and not lowering:
+                    break  # a round's work must not grow with the queue
                 continue
             named = entry.lowering or (
                 may_name

@@ -172,6 +172,17 @@ def test_an_attempt_under_way_is_not_held_back_any_more() -> None:
     assert rounds.round()[0] == ["second"], "a rank could not judge it; the same attempt follows"
 
 
+def test_a_round_does_not_grow_with_the_queue() -> None:
+    rounds = Chains()
+    for number in range(40):
+        rounds.announce(f"{number}", "abcdefgh")
+    for _ in range(5):
+        rounds.round()
+    opened = rounds.leader.next_broadcast(rounds.now, free_rows=9, patience=BLOCK)
+    assert opened is not None and len(opened.hints) == 9 == rounds.leader.holds_back
+    assert rounds.leader.outlook(at_most=1000, patience=BLOCK).blocked == 17, "of eighteen, one not hinted yet"
+
+
 def test_the_outlook_counts_what_hints_left_up_to_who_waits() -> None:
     rounds = Chains()
     for rid, prompt in (("a", "1234"), ("b", "56789"), ("c", "abc")):
