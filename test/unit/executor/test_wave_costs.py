@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sglang_wavepp.executor.wave_clock import EventStopwatch, HostStopwatch, stopwatches
 from sglang_wavepp.executor.wave_costs import WaveCosts
@@ -114,3 +115,25 @@ def test_a_device_without_is_timed_by_the_host() -> None:
     assert measured is not None and measured >= 0.002
     time.sleep(0.002)
     assert watch.seconds() == measured
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_forward_on_a_gpu_is_timed_by_its_stream_alone() -> None:
+    """Work that another stream does meanwhile, and the time before the launch, don't count."""
+    other, forwards = torch.cuda.Stream(), torch.cuda.Stream()
+    matrix = torch.randn(4096, 4096, device="cuda")
+    with torch.cuda.stream(forwards):
+        watches = []
+        for times in (1, 8):
+            time.sleep(0.05)
+            watch = stopwatches(torch.cuda)()
+            for _ in range(times):
+                matrix @ matrix
+            watch.stop()
+            watches.append(watch)
+    with torch.cuda.stream(other):
+        matrix @ matrix
+    torch.cuda.synchronize()
+    short, long = (watch.seconds() for watch in watches)
+    assert short is not None and long is not None and short < long < 0.05
