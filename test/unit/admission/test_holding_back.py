@@ -180,7 +180,9 @@ def test_a_round_does_not_grow_with_the_queue() -> None:
         rounds.round()
     opened = rounds.leader.next_broadcast(rounds.now, free_rows=9, patience=BLOCK)
     assert opened is not None and len(opened.hints) == 9 == rounds.leader.holds_back
-    assert rounds.leader.outlook(at_most=1000, patience=BLOCK).blocked == 17, "of eighteen, one not hinted yet"
+    assert rounds.leader.outlook(at_most=1000, patience=BLOCK).blocked == 17, (
+        "of eighteen, one not hinted yet"
+    )
 
 
 def test_the_outlook_counts_what_hints_left_up_to_who_waits() -> None:
