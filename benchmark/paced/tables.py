@@ -47,7 +47,7 @@ def _row(group: Sequence[Record]) -> tuple[str, ...]:
         return Spread.of([value(record) for record in shown]).text(digits)
 
     return (
-        f"{first.workload}:{first.concurrency}",
+        f"{first.workload}:{first.concurrency}" if first.concurrency else first.workload,
         first.arm,
         spread(lambda r: r.tok_s, 0),
         spread(lambda r: r.p50_s, 2),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from benchmark.paced.cells import SLOWER
+from benchmark.paced.cells import PAGE, SLOWER
 from benchmark.paced.clients import Served
 from benchmark.paced.prompts import Script, random_ids, request_of
 from sglang_wavepp.simulate.workload import Job, Phase, Workload
@@ -133,7 +133,7 @@ class TraceLoad:
                     break
                 depth = depth_reached
             share = min(depth * BLOCK, entry.length) / entry.length
-            result.append(replace(each, reusable=int(share * (each.tokens - 1))))
+            result.append(replace(each, reusable=int(share * (each.tokens - 1)) // PAGE * PAGE))
         return result
 
 
