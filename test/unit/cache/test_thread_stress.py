@@ -31,7 +31,7 @@ from sglang_wavepp.rank.admission_thread import AdmissionThread
 from sglang_wavepp.rank.rounds import FollowingRounds, LeadingRounds
 from sglang_wavepp.telemetry.trace import NullTimeline
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.slow
 
 ALIVE = 12
 """Requests that clients keep in the server."""
