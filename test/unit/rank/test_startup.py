@@ -34,6 +34,8 @@ from sglang_wavepp.rank.startup import (
     describe_pools,
 )
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 GRIDS = [(2, 1), (2, 2), (4, 1), (1, 1), (1, 2)]
 
