@@ -29,7 +29,7 @@ test: env ## Everything a change must pass: lint, types, unit, model and fast en
 	@$(PYTEST) -q test/e2e -m "not full"
 
 test-unit: env ## Unit tests (within a minute)
-	@$(PYTEST) -q $(PARALLEL) test/unit -m "not slow and not full"
+	@$(PYTEST) -q -n 2 --dist worksteal test/unit -m "not slow and not full"
 
 test-model: env ## State-machine and property tests
 	@$(PYTEST) -q $(PARALLEL) test/model -m "not full"
