@@ -143,7 +143,6 @@ class RoundsLeader:
         self._retry = retry_interval
         self._counted = counted
         self._chain = chain
-        self._block = block
         self._promises = Promises(block=block)
         self._publishing: list[tuple[int, str, int]] = []
         self._held_back = 0
@@ -414,7 +413,8 @@ class RoundsLeader:
         )
 
     def _is_held_back(self, entry: _Entry, patience: int) -> bool:
-        if entry.lowering or entry.candidate is None or patience >= UNLIMITED:
+        # An attempt that a rank could not judge goes on as it was; a fresh hint might raise its candidate.
+        if entry.lowering or entry.unjudged or entry.candidate is None or patience >= UNLIMITED:
             return False
         promised = min(self._promises.promised(entry.record.rid), entry.record.cache_limit)
         return promised - entry.candidate >= patience

@@ -169,6 +169,7 @@ def test_an_attempt_under_way_is_not_held_back_any_more() -> None:
     rounds.pending = {"second"}
     assert rounds.round()[0] == ["first", "second"]
     rounds.pending.clear()
+    rounds.patience = BLOCK
     assert rounds.round()[0] == ["second"], "a rank could not judge it; the same attempt follows"
 
 
