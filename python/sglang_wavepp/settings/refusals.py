@@ -193,7 +193,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "--prefill-max-requests",
         _given("prefill_max_requests"),
         "a wave is limited by tokens",
-        "leave it out: --wavepp-planner mpu balances waves by time",
+        "use --wavepp-max-wave-tokens",
     ),
     Refusal(
         "--enable-prefill-delayer / --min-free-slots-delay",
