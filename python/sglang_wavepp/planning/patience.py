@@ -15,7 +15,6 @@ class Patience:
 
     deadline: float
     _head: tuple[str, int] | None = None
-    _until: float = 0.0
 
     def wait(self, head: tuple[str, int], now: float) -> float | None:
         """When to ask again if the wave may wait now, None when it must go.
@@ -26,5 +25,5 @@ class Patience:
         """
         if self._head == head or self.deadline <= 0:
             return None
-        self._head, self._until = head, now + self.deadline
-        return self._until
+        self._head = head
+        return now + self.deadline

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sglang_wavepp.planning.grid import SpanGrid
+from sglang_wavepp.planning.packing import pack
 from sglang_wavepp.planning.spans import PlannedSpan, Remainder
 from sglang_wavepp.planning.supply import Plan, Supply
 
@@ -42,13 +43,4 @@ class StaticPlanner:
         A remainder of the budget that is too small to end on the grid goes to a later request that it finishes, or
         stays unused. Empty when the queue is.
         """
-        left = self.budget
-        spans: list[PlannedSpan] = []
-        for item in queue:
-            if left < 1 or len(spans) == self.max_requests:
-                break
-            length = self.grid.longest(start=item.start, remaining=item.length, budget=left)
-            if length > 0:
-                spans.append(PlannedSpan(item.rid, item.start, length))
-                left -= length
-        return tuple(spans)
+        return pack(queue, budget=self.budget, fragment=1, grid=self.grid, max_requests=self.max_requests)
