@@ -81,8 +81,7 @@ class Bookings:
     """Tokens of one request that count, at most: the others of a long one keep nobody out."""
     _all: dict[str, Booking] = field(default_factory=dict)
     _unplanned: dict[str, Booking] = field(default_factory=dict)
-    _flying: dict[int, tuple[PlannedSpan, ...]] = field(default_factory=dict)
-    _launched_by: dict[int, int] = field(default_factory=dict)
+    _flying: dict[int, tuple[tuple[PlannedSpan, ...], int]] = field(default_factory=dict)
     unplanned_tokens: int = 0
     """Tokens of admitted requests that no wave carries yet."""
     in_admission: int = 0
@@ -120,7 +119,7 @@ class Bookings:
 
     def flying(self) -> Sequence[tuple[PlannedSpan, ...]]:
         """Spans of each prefill wave between launch and result, oldest wave first."""
-        return tuple(self._flying.values())
+        return tuple(spans for spans, _ in self._flying.values())
 
     def launch(self, wave: int, spans: tuple[PlannedSpan, ...], *, command: int) -> list[Booking]:
         """A prefill wave is launched by a command; the requests of its spans.
@@ -129,13 +128,12 @@ class Bookings:
             RuntimeError: a span doesn't start where its request is, or its request isn't known.
         """
         launched = [self._launch(span) for span in spans]
-        self._flying[wave] = spans
-        self._launched_by[wave] = command
+        self._flying[wave] = (spans, command)
         return launched
 
     def land(self, wave: int) -> tuple[tuple[PlannedSpan, ...], int]:
         """The result of a prefill wave has come; its spans, and the command that launched it."""
-        return self._flying.pop(wave), self._launched_by.pop(wave)
+        return self._flying.pop(wave)
 
     def _launch(self, span: PlannedSpan) -> Booking:
         booking = self._all.get(span.rid)

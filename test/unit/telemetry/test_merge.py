@@ -10,27 +10,16 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.telemetry.traces import header
 
 from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.telemetry.chrome import chrome_trace
 from sglang_wavepp.telemetry.merge import main, merge
 from sglang_wavepp.telemetry.picture import picture, picture_data
 from sglang_wavepp.telemetry.reading import RankTrace, read_folder
-from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, WAVES, Event, Header, Timeline
+from sglang_wavepp.telemetry.trace import ADMISSION, ROUNDS, WAVES, Event, Timeline
 
-HEADER = Header(
-    format=1,
-    rank=0,
-    name="pp0 tp0",
-    pp_rank=0,
-    tp_rank=0,
-    pid=1,
-    launcher=1,
-    host="h",
-    boot="b",
-    monotonic_ns=0,
-    wall_ns=0,
-)
+HEADER = header(0)
 
 
 def write_trace(folder: Path, rid: str = "request-a") -> None:
