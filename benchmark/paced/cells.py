@@ -16,8 +16,9 @@ TEN = (
     *("cold131:1", "cold131:8", "cold65:1", "mixed131:8", PHASES),
 )
 """The cells of the published table."""
-SLOWER = 0.5
-"""Scale of the device: at full speed the hosts of eight stages with small waves would need more than one core."""
+FULL, SLOWER, SLOWEST = 1.0, 0.5, 0.25
+"""Scales of the device. Two cores carry the hosts of eight stages, about 6 ms a wave and stage: the smaller the waves
+of a cell are, the slower the device has to be for a LOOP not to wait for a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,15 @@ class Cell:
 
     @property
     def scale(self) -> float:
-        """Speed of the device for this cell, the same for all arms."""
-        return SLOWER
+        """Speed of the device for this cell, the same for all arms.
+
+        A cold suffix is cut into waves of thousands of tokens, and so is most of what a mixed load or the busy phases
+        compute. Where only 10% of a prompt is computed, waves are small: with a few requests at a time half speed is
+        enough, but a single one is cut into eighths of its suffix, and at half speed hosts waited for a core too long.
+        """
+        if not self.kind.startswith("reuse"):
+            return FULL
+        return SLOWEST if self.concurrency == 1 else SLOWER
 
     @property
     def bounded(self) -> bool:

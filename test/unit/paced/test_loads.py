@@ -32,6 +32,16 @@ def test_the_ten_cells_have_names_and_workloads() -> None:
     assert all(cell.workload(shorten=4).jobs for cell in cells)
 
 
+def test_the_device_is_slower_where_waves_are_smaller() -> None:
+    names = "reuse131:1 reuse131:4 reuse131:8 reuse262:1 reuse262:4 cold131:1 cold131:8 cold65:1 mixed131:8 phases"
+    scales = {cell.name: cell.scale for cell in cells_named(names)}
+    assert scales == {
+        **dict.fromkeys(("reuse131:1", "reuse262:1"), 0.25),
+        **dict.fromkeys(("reuse131:4", "reuse131:8", "reuse262:4"), 0.5),
+        **dict.fromkeys(("cold131:1", "cold131:8", "cold65:1", "mixed131:8", "phases"), 1.0),
+    }
+
+
 def test_a_reuse_cell_sends_prompts_of_which_ninety_percent_is_cached_in_pages() -> None:
     (cell,) = cells_named("reuse131:4")
     script = cell.script(shorten=4, tag="t", seed=0)
