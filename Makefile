@@ -49,7 +49,7 @@ bench-sim: env ## Stock and WavePP in the simulator, all cells (build/bench/sim*
 bench-paced: env ## Stock and WavePP on a paced device, ten cells (build/bench/paced.json); CELLS= ARMS= PP= REPEATS= choose
 	@$(PY) -m benchmark.paced grid
 
-bench-scout: env ## All stock arms at the default chunk size, one repeat: ARMS="best wavepp" then takes the best two
+bench-scout: env ## All stock arms at the default chunk size, two cells once: ARMS="best wavepp" then takes the best two
 	@$(PY) -m benchmark.paced scout
 
 bench-ladder: env ## What each mechanism adds: stock, inline, two-walk, lease, lease and MPU (paced device)

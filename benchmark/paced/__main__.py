@@ -42,6 +42,9 @@ ARMS = {
     "trace": "stock-2p-stream wavepp",
 }
 LADDER_CELLS = "cold131:16 reuse131:8"
+SCOUT_CELLS = "reuse131:4 cold131:8"
+"""One cell with small waves and one with large ones tell the stock arms apart; all ten take an hour and a half."""
+DEFAULT_CELLS = {"ladder": LADDER_CELLS, "scout": SCOUT_CELLS}
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
@@ -57,7 +60,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         choices=list(ARMS),
         nargs="?",
         default="grid",
-        help="grid: the ten cells; scout: all stock arms once",
+        help="grid: the ten cells; scout: all stock arms once, two cells",
     )
     add("--cells", default=given("CELLS", ""), help="such as 'reuse131:4 cold131:8 phases'")
     add(
@@ -115,7 +118,7 @@ def loads_of(asked: argparse.Namespace) -> tuple[Load, ...]:
         entries = tuple(read_trace(path, asked.requests))
         stem = path.name.split(".")[0].replace("-", "_")
         return tuple(TraceLoad(stem, entries, int(c)) for c in asked.concurrency.replace(",", " ").split())
-    default = LADDER_CELLS if asked.what == "ladder" else " ".join(TEN)
+    default = DEFAULT_CELLS.get(asked.what, " ".join(TEN))
     return cells_named(asked.cells or default, rounds=asked.rounds)
 
 

@@ -257,6 +257,24 @@ def test_a_stage_that_waited_for_a_core_has_its_figures_rejected() -> None:
     assert found.rejected and found.reason is not None and "stage 1" in found.reason
 
 
+@pytest.mark.parametrize(("asked", "played"), [(None, 0.25), (1.0, 1.0)])
+def test_each_cell_has_its_scale_unless_one_was_asked_for(
+    asked: float | None, played: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell,) = cells_named("reuse131:1")
+
+    class Played(Exception):
+        pass
+
+    def play(_: Any, __: Any, ___: Any, scale: float, ____: Any) -> Any:
+        raise Played(scale)
+
+    monkeypatch.setattr(measure_module, "play", play)
+    with pytest.raises(Played) as found:
+        measure_module.measure(None, cell, replace(SETTING, scale=asked), arm="stock", repeat=0)  # type: ignore[arg-type]
+    assert found.value.args == (played,)
+
+
 def test_the_table_shows_medians_of_what_may_be_used() -> None:
     group = [record(repeat=n, tok_s=tok_s) for n, tok_s in enumerate((1000.0, 3000.0, 2000.0))]
     text = table([*group, record(repeat=3, tok_s=9.0, rejected=True, reason="crowded")])
@@ -305,6 +323,10 @@ def test_variables_choose_what_runs() -> None:
     assert (asked.pp, asked.repeats, asked.scale) == (2, 1, 0.5)
     asked = command.parser({}).parse_args([])
     assert [load.name for load in command.loads_of(asked)] == list(TEN)
+    asked = command.parser({}).parse_args(["scout"])
+    assert [load.name for load in command.loads_of(asked)] == ["reuse131:4", "cold131:8"]
+    asked = command.parser({"CELLS": "cold65:1"}).parse_args(["scout"])
+    assert [load.name for load in command.loads_of(asked)] == ["cold65:1"]
     asked = command.parser({}).parse_args(["survival", "--rates", "0.5 1", "--shorten", "4"])
     assert [load.name for load in command.loads_of(asked)] == ["survival@0.5", "survival@1"]
     assert command.pool_of(asked) < command.working_set(4)
