@@ -136,7 +136,7 @@ def test_a_window_behind_gaps() -> None:
     assert index.window_end(SWA, hashes, 12, 1) == 12
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40))
+@given(st.lists(st.booleans(), min_size=1, max_size=120), st.integers(1, 20))
 def test_a_window_scan_looks_at_no_block_twice(flags: list[bool], window: int) -> None:
     hashes = chain(len(flags))
     index = index_of(SWA, [each for each, there in zip(hashes, flags, strict=True) if there])

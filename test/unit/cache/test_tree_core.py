@@ -309,7 +309,7 @@ def test_one_call_does_not_look_at_every_leaf() -> None:
 
 def test_nodes_that_leave_by_other_ways_leave_nothing_behind_in_the_order() -> None:
     tree = forest()
-    for _ in range(200):
+    for _ in range(40):
         tree.cache.evict_nodes([node.id for node in tree.nodes()])
         for leaf in range(20):
             tree.insert([leaf] * 4)

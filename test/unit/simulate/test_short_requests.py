@@ -12,7 +12,7 @@ from sglang_wavepp.simulate.machine import Machine
 from sglang_wavepp.simulate.outcome import percentile
 from sglang_wavepp.simulate.workload import Workload, job
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 LONG = 262_144
 SHORT = 32_768
