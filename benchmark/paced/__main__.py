@@ -20,8 +20,10 @@ from benchmark.paced.cells import TEN, cells_named
 from benchmark.paced.device_model import PRESETS
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting
+from benchmark.paced.ratios import ratio_table, ratios, write_ratios
 from benchmark.paced.records import Record, Records, usable
 from benchmark.paced.run import Run, digest_of
+from benchmark.paced.simulated import simulated
 from benchmark.paced.survival import RATES, Survival, working_set
 from benchmark.paced.trace_file import TraceLoad, read_trace
 from benchmark.servers import CHECKOUT, ServerError
@@ -164,6 +166,13 @@ def arms_of(asked: argparse.Namespace, folder: Path) -> tuple[Arm, ...]:
     return arms_named(" ".join(names))
 
 
+def _compare(kept: Sequence[Record], setting: Setting, rounds: int, out: Path) -> None:
+    found = ratios(kept, lambda record: simulated(record, setting, rounds=rounds))
+    path = out.with_name(f"{out.stem}-ratios.json")
+    write_ratios(found, path)
+    print(f"{ratio_table(found)}\n\n  {path}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 when every figure may be used."""
     asked = parser().parse_args(arguments)
@@ -176,7 +185,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     pool = pool_of(asked)
-    words = [asked.pp, asked.rounds, asked.scale, asked.shorten, asked.device, pool, asked.requests]
+    words = [
+        asked.pp,
+        asked.rounds,
+        asked.scale,
+        asked.shorten,
+        asked.device,
+        WAVE_TOKENS,
+        pool,
+        asked.requests,
+    ]
     setting = Setting(
         pp=asked.pp,
         wave_tokens=WAVE_TOKENS // asked.shorten,
@@ -200,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = records.of(setting.digest)
     print(tables.table(kept))
     print(f"\n  {out}")
+    _compare(kept, setting, asked.rounds, out)
     return 0 if len(usable(kept)) == len(kept) else 1
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from benchmark.paced.cells import PHASES
+
 
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One stage. ``host_ms``: CPU milliseconds a wave of the LOOP's thread; ``process_ms``: of the whole process."""
@@ -65,6 +67,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     hosts: float
     requests: int
     stages: list[StageRecord]
+
+    @property
+    def cell(self) -> str:
+        """Such as ``reuse131:4``; an open loop and ``phases`` have no concurrency of their own."""
+        single = self.workload == PHASES or not self.concurrency
+        return self.workload if single else f"{self.workload}:{self.concurrency}"
 
     @property
     def key(self) -> tuple[str, int, str, int, str]:

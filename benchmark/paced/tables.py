@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from benchmark.interleaved import Spread
 from benchmark.paced.records import Record
+from benchmark.paced.text_table import text_table
 
 _HEAD = (
     "cell",
@@ -30,12 +31,7 @@ def table(records: Iterable[Record]) -> str:
     groups: dict[tuple[str, int, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.workload, record.concurrency, record.arm), []).append(record)
-    rows = [_HEAD, *(_row(group) for group in groups.values())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join(["", lines[0], "-" * len(lines[0]), *lines[1:]])
+    return text_table(_HEAD, [_row(group) for group in groups.values()])
 
 
 def _row(group: Sequence[Record]) -> tuple[str, ...]:
@@ -47,7 +43,7 @@ def _row(group: Sequence[Record]) -> tuple[str, ...]:
         return Spread.of([value(record) for record in shown]).text(digits)
 
     return (
-        f"{first.workload}:{first.concurrency}" if first.concurrency else first.workload,
+        first.cell,
         first.arm,
         spread(lambda r: r.tok_s, 0),
         spread(lambda r: r.p50_s, 2),

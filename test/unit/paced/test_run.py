@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from unit.paced.made_records import record
 
 from benchmark.paced import __main__ as command
 from benchmark.paced import measure as measure_module
@@ -21,7 +22,7 @@ from benchmark.paced.clients import Served
 from benchmark.paced.device_model import DeviceModel
 from benchmark.paced.measure import Setting, record_of
 from benchmark.paced.recorder import Forward
-from benchmark.paced.records import Record, Records, StageRecord
+from benchmark.paced.records import Record, Records
 from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
 from benchmark.paced.steps import Steps
@@ -35,45 +36,6 @@ SETTING = Setting(
     scale=1.0,
     digest="d",
 )
-
-
-def record(**changes: Any) -> Record:
-    stage = StageRecord(
-        waves=4,
-        tokens=64,
-        wave_ms=100,
-        idle=0.5,
-        late_s=1,
-        upstream_s=1,
-        host_ms=5,
-        process_ms=9,
-        run_queue_ms=1,
-    )
-    values: dict[str, Any] = {
-        "workload": "reuse131",
-        "concurrency": 4,
-        "arm": "stock",
-        "repeat": 0,
-        "tok_s": 1000.0,
-        "p50_s": 1.0,
-        "p95_s": 2.0,
-        "idle": 0.5,
-        "plan_tok_s": 2000.0,
-        "bound_tok_s": 4000.0,
-        "good_hits": 1.0,
-        "scale": 1.0,
-        "shorten": 4,
-        "pp": 2,
-        "wave_tokens": 4096,
-        "rejected": False,
-        "reason": None,
-        "settings": "d",
-        "load": 0.1,
-        "hosts": 0.5,
-        "requests": 8,
-        "stages": [stage],
-    }
-    return Record(**{**values, **changes})
 
 
 # --- resumption -----------------------------------------------------------------------------------------------------
