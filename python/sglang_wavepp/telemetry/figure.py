@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from html import escape
 
 from sglang_wavepp.telemetry.idle import Cause, Gap, idle_by_cause, idle_times
-from sglang_wavepp.telemetry.palette import IDLE, INK, LINE, PAPER, SOFT, ink_on, request_colour
+from sglang_wavepp.telemetry.palette import IDLE, INK, LINE, SOFT, ink_on, request_colour
 from sglang_wavepp.telemetry.reading import Admission, RankTrace, Wave
+from sglang_wavepp.telemetry.strokes import document, rect, text, text_length
 
 WIDTH, LEFT, RIGHT = 1280, 96, 168
 LISTED = 24
 """Requests up to which each has a line and a label of its own."""
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 MEANING: dict[Cause, str] = {
     Cause.LATE: "late launch: input there, not launched yet",
@@ -89,20 +89,14 @@ def figure(ranks: Sequence[RankTrace], title: str) -> str:
         *_head(title, ranks, waves, requests, gaps, scale),
         *key,
         *_axis(scale, top + 10, bottom),
-        *(_text(LEFT - 12, top + 14, "requests", 12, SOFT, anchor="end"),) * bool(requests),
+        *(text(LEFT - 12, top + 14, "requests", 12, SOFT, anchor="end"),) * bool(requests),
     ]
     for request in requests:
         parts += _bar(request, scale, top + 22 + request.lane * lane, lane, listed=len(requests) <= LISTED)
     for k, rank in enumerate(ranks):
         parts += _stage(_name(rank, ranks), waves[k], gaps[k], colours, scale, stages + k * (row + gap), row)
     height = bottom + 44
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="{FONT}" role="img" aria-label="{escape(title)}">\n'
-        f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>\n{_patterns()}\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return document(title, WIDTH, height, parts)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------------
@@ -193,8 +187,8 @@ def _head(
     if total:
         facts.append(f"stages busy {sum(_busy(of_rank) for of_rank in waves) / total:.0%}")
     return [
-        _text(20, 34, title, 20, INK, weight=650),
-        _text(20, 57, " · ".join(facts), 13, SOFT),
+        text(20, 34, title, 20, INK, weight=650),
+        text(20, 57, " · ".join(facts), 13, SOFT),
     ]
 
 
@@ -208,39 +202,39 @@ def _key(
     items: list[tuple[list[str], str]] = []
     if any(request.announced is not None for request in requests):
         items += [
-            ([_rect(0, 3, 26, 7, one, 0.3)], "in admission"),
-            ([_rect(0, 3, 26, 7, one, 0.65)], "admitted, waiting for its first wave"),
-            ([_rect(0, 3, 26, 7, one)], "being computed"),
+            ([rect(0, 3, 26, 7, one, 0.3)], "in admission"),
+            ([rect(0, 3, 26, 7, one, 0.65)], "admitted, waiting for its first wave"),
+            ([rect(0, 3, 26, 7, one)], "being computed"),
         ]
     if any(not wave.decode for wave in forwards):
         items.append(
             (
-                [_rect(0, 0, 26, 13, one), _text(13, 10.5, "7", 11, ink_on(one), anchor="middle")],
+                [rect(0, 0, 26, 13, one), text(13, 10.5, "7", 11, ink_on(one), anchor="middle")],
                 "prefill wave 7, in the colour of its request",
             )
         )
     if any(len(wave.spans) > 1 for wave in forwards):
         items.append(
             (
-                [_rect(0, 0, 26, 6, one), _rect(0, 6, 26, 4, other), _rect(0, 10, 26, 3, third)],
+                [rect(0, 0, 26, 6, one), rect(0, 6, 26, 4, other), rect(0, 10, 26, 3, third)],
                 "of several requests, by tokens",
             )
         )
     if any(wave.decode for wave in forwards):
-        items.append(([_rect(0, 3, 26, 7, other), _rect(0, 3, 26, 7, "url(#decode)")], "decode wave"))
+        items.append(([rect(0, 3, 26, 7, other), rect(0, 3, 26, 7, "url(#decode)")], "decode wave"))
     items += [
-        ([_rect(0, 0, 26, 13, f"url(#{cause.name.lower()})")], f"idle, {meaning}")
+        ([rect(0, 0, 26, 13, f"url(#{cause.name.lower()})")], f"idle, {meaning}")
         for cause, meaning in MEANING.items()
         if cause in causes
     ]
     parts: list[str] = []
     x = 20.0
     for marks, words in items:
-        length = 34 + _length(words, 12) + 22
+        length = 34 + text_length(words, 12) + 22
         if x > 20 and x + length > WIDTH:
             x, y = 20, y + 21
         parts.append(f'<g transform="translate({x:.0f},{y - 11:.0f})">{"".join(marks)}</g>')
-        parts.append(_text(x + 33, y, words, 12, SOFT))
+        parts.append(text(x + 33, y, words, 12, SOFT))
         x += length
     return parts, y + 6
 
@@ -259,8 +253,8 @@ def _axis(scale: _Scale, top: float, bottom: float) -> list[str]:
     for k in range(int(span / step) + 1):
         x = scale.x(scale.begin + round(k * step))
         parts.append(f'<path d="M{x:.1f},{top:.0f} V{bottom + 6:.0f}" stroke="{LINE}"/>')
-        parts.append(_text(x, bottom + 21, f"{k * step / divisor:.{digits}f}", 12, SOFT, anchor="middle"))
-    parts.append(_text(LEFT - 24, bottom + 21, f"time ({unit})", 12, SOFT, anchor="end"))
+        parts.append(text(x, bottom + 21, f"{k * step / divisor:.{digits}f}", 12, SOFT, anchor="middle"))
+    parts.append(text(LEFT - 24, bottom + 21, f"time ({unit})", 12, SOFT, anchor="end"))
     return parts
 
 
@@ -277,15 +271,15 @@ def _bar(request: _Request, scale: _Scale, y: float, lane: float, *, listed: boo
         if begin is not None and end is not None and end > begin:
             left = scale.x(begin)
             width = max(1.0, scale.x(end) - left)
-            parts.append(_rect(left, middle - thick / 2, width, thick, request.colour, opacity))
+            parts.append(rect(left, middle - thick / 2, width, thick, request.colour, opacity))
     if listed:
-        parts.append(_text(LEFT - 12, middle + 3.5, request.label, 10, SOFT, anchor="end"))
+        parts.append(text(LEFT - 12, middle + 3.5, request.label, 10, SOFT, anchor="end"))
         words = f"{request.endpoint:,} reused, {request.computed:,} computed"
         right, left = scale.x(request.end()) + 6, scale.x(request.begin()) - 6
-        if right + _length(words, 10) < WIDTH - 8:
-            parts.append(_text(right, middle + 3.5, words, 10, SOFT))
-        elif left - _length(words, 10) > LEFT:
-            parts.append(_text(left, middle + 3.5, words, 10, SOFT, anchor="end"))
+        if right + text_length(words, 10) < WIDTH - 8:
+            parts.append(text(right, middle + 3.5, words, 10, SOFT))
+        elif left - text_length(words, 10) > LEFT:
+            parts.append(text(left, middle + 3.5, words, 10, SOFT, anchor="end"))
     return [*parts, "</g>"]
 
 
@@ -308,12 +302,12 @@ def _stage(
     y: float,
     row: float,
 ) -> list[str]:
-    parts = [_text(LEFT - 12, y + row / 2 + 4.5, name, 13, INK, weight=600, anchor="end")]
+    parts = [text(LEFT - 12, y + row / 2 + 4.5, name, 13, INK, weight=600, anchor="end")]
     for gap in gaps:
         if gap.cause in IDLE:
             left, right = scale.x(gap.start_ns), scale.x(gap.end_ns)
             words = f"idle for {_time(gap.length_ns)}: {MEANING[gap.cause]}"
-            parts.append(_rect(left, y, right - left, row, f"url(#{gap.cause.name.lower()})", words=words))
+            parts.append(rect(left, y, right - left, row, f"url(#{gap.cause.name.lower()})", words=words))
     for wave in waves:
         parts += _wave(wave, colours, scale, y, row)
     return parts + _share(waves, gaps, y, row)
@@ -334,12 +328,12 @@ def _wave(wave: Wave, colours: dict[str, str], scale: _Scale, y: float, row: flo
     at = top
     for span in wave.spans:
         band = height * span.length / max(1, wave.tokens)
-        parts.append(_rect(left, at, width, band, colours[span.rid]))
+        parts.append(rect(left, at, width, band, colours[span.rid]))
         at += band
     if wave.decode:
-        parts.append(_rect(left, top, width, height, "url(#decode)"))
+        parts.append(rect(left, top, width, height, "url(#decode)"))
     label = str(wave.wave)
-    if not wave.decode and width > _length(label, 11) + 5 and wave.spans:
+    if not wave.decode and width > text_length(label, 11) + 5 and wave.spans:
         # On the widest band, so that one ink reads on all of what is behind it.
         offsets = [0.0]
         for span in wave.spans:
@@ -348,7 +342,7 @@ def _wave(wave: Wave, colours: dict[str, str], scale: _Scale, y: float, row: flo
         if offsets[widest + 1] - offsets[widest] >= 10:
             middle = top + (offsets[widest] + offsets[widest + 1]) / 2
             ink = ink_on(colours[wave.spans[widest].rid])
-            parts.append(_text(left + width / 2, middle + 4, label, 11, ink, anchor="middle"))
+            parts.append(text(left + width / 2, middle + 4, label, 11, ink, anchor="middle"))
     return [*parts, "</g>"]
 
 
@@ -360,11 +354,11 @@ def _share(waves: Sequence[Wave], gaps: Sequence[Gap], y: float, row: float) -> 
         return []
     x, width = WIDTH - RIGHT + 18.0, RIGHT - 38.0
     late = idle.get(Cause.LATE, 0) / total
-    parts = [_text(x, y + row / 2 - 2, f"{busy / total:.0%} busy", 12, INK, weight=600)]
-    parts.append(_text(x + width, y + row / 2 - 2, f"{late:.1%} late", 11, SOFT, anchor="end"))
+    parts = [text(x, y + row / 2 - 2, f"{busy / total:.0%} busy", 12, INK, weight=600)]
+    parts.append(text(x + width, y + row / 2 - 2, f"{late:.1%} late", 11, SOFT, anchor="end"))
     for length, fill in [(busy, SOFT), *((idle[c], f"url(#{c.name.lower()})") for c in idle if c in IDLE)]:
         part = width * length / total
-        parts.append(_rect(x, y + row / 2 + 4, part, 7, fill))
+        parts.append(rect(x, y + row / 2 + 4, part, 7, fill))
         x += part
     parts.append(
         f'<rect x="{WIDTH - RIGHT + 18:.1f}" y="{y + row / 2 + 4:.1f}" width="{width:.1f}" height="7" fill="none" '
@@ -373,57 +367,7 @@ def _share(waves: Sequence[Wave], gaps: Sequence[Gap], y: float, row: float) -> 
     return parts
 
 
-# --- strokes ------------------------------------------------------------------------------------------------------
-
-
-def _patterns() -> str:
-    tiles = [
-        f'<pattern id="{cause.name.lower()}" width="6" height="6" patternUnits="userSpaceOnUse">'
-        f'<rect width="6" height="6" fill="{ground}"/><path d="{lines}" stroke="{colour}" fill="none"/></pattern>'
-        for cause, (ground, colour, lines) in IDLE.items()
-    ]
-    tiles.append(
-        '<pattern id="decode" width="4" height="4" patternUnits="userSpaceOnUse">'
-        f'<path d="M0,2 h4" stroke="{PAPER}" stroke-width="1.4" stroke-opacity="0.8" fill="none"/></pattern>'
-    )
-    return f"<defs>{''.join(tiles)}</defs>"
-
-
-def _rect(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    fill: str,
-    opacity: float = 1.0,
-    *,
-    words: str | None = None,
-) -> str:
-    shade = "" if opacity == 1 else f' fill-opacity="{opacity:g}"'
-    place = f'x="{_short(x)}" y="{_short(y)}" width="{_short(max(0.0, width))}" height="{_short(height)}"'
-    if words is None:
-        return f'<rect {place} fill="{fill}"{shade}/>'
-    return f'<rect {place} fill="{fill}"{shade}><title>{escape(words)}</title></rect>'
-
-
-def _text(
-    x: float, y: float, words: str, size: float, fill: str, *, weight: int = 400, anchor: str = "start"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{escape(words)}</text>'
-    )
-
-
-def _short(place: float) -> str:
-    """A place in hundredths of a pixel."""
-    return f"{place:.2f}".rstrip("0").rstrip(".")
-
-
-def _length(words: str, size: float) -> float:
-    """About how wide a text is."""
-    narrow = sum(character in "iljtfr.,:·' |1" for character in words)
-    return size * (0.64 * len(words) - 0.27 * narrow)
+# --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _plural(count: int, noun: str) -> str:
