@@ -20,6 +20,7 @@ from benchmark.paced.cells import TEN, cells_named
 from benchmark.paced.device_model import PRESETS
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting
+from benchmark.paced.pictures import draw
 from benchmark.paced.ratios import ratio_table, ratios, write_ratios
 from benchmark.paced.records import Record, Records, usable
 from benchmark.paced.run import Run, digest_of
@@ -166,11 +167,13 @@ def arms_of(asked: argparse.Namespace, folder: Path) -> tuple[Arm, ...]:
     return arms_named(" ".join(names))
 
 
-def _compare(kept: Sequence[Record], setting: Setting, rounds: int, out: Path) -> None:
+def _show(kept: Sequence[Record], setting: Setting, rounds: int, out: Path) -> None:
     found = ratios(kept, lambda record: simulated(record, setting, rounds=rounds))
     path = out.with_name(f"{out.stem}-ratios.json")
     write_ratios(found, path)
     print(f"{ratio_table(found)}\n\n  {path}")
+    for picture in draw(kept, out):
+        print(f"  {picture}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = records.of(setting.digest)
     print(tables.table(kept))
     print(f"\n  {out}")
-    _compare(kept, setting, asked.rounds, out)
+    _show(kept, setting, asked.rounds, out)
     return 0 if len(usable(kept)) == len(kept) else 1
 
 

@@ -114,6 +114,14 @@ class Records:
         return [record for record in self._kept.values() if record.settings == settings]
 
 
+def by_cell_and_arm(records: Iterable[Record]) -> dict[tuple[str, int, str], list[Record]]:
+    """All repeats of each workload, concurrency and arm, in the order in which these were first measured."""
+    groups: dict[tuple[str, int, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.workload, record.concurrency, record.arm), []).append(record)
+    return groups
+
+
 def usable(records: Iterable[Record]) -> list[Record]:
     """Those that weren't rejected."""
     return [record for record in records if not record.rejected]

@@ -19,7 +19,7 @@ from benchmark.servers import CHECKOUT
 ATTEMPTS = 2
 """How often a repeat is measured when it is rejected, before it stands as rejected."""
 _SOURCES = ("python/sglang_wavepp", "sgl_patches", "benchmark/paced")
-_SHOWING = ("__main__", "pictures", "ratios", "simulated", "tables", "text_table")
+_SHOWING = ("__main__", "idle_picture", "panel", "pictures", "ratios", "simulated", "tables", "text_table")
 """Modules that only show what was measured: figures stay good when they change."""
 
 

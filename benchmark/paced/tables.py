@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmark.interleaved import Spread
-from benchmark.paced.records import Record
+from benchmark.paced.records import Record, by_cell_and_arm, usable
 from benchmark.paced.text_table import text_table
 
 _HEAD = (
@@ -28,14 +28,11 @@ _HEAD = (
 
 def table(records: Iterable[Record]) -> str:
     """One row per cell and arm: median (smallest-largest) of the repeats that may be used; of all when none may."""
-    groups: dict[tuple[str, int, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record.workload, record.concurrency, record.arm), []).append(record)
-    return text_table(_HEAD, [_row(group) for group in groups.values()])
+    return text_table(_HEAD, [_row(group) for group in by_cell_and_arm(records).values()])
 
 
 def _row(group: Sequence[Record]) -> tuple[str, ...]:
-    good = [record for record in group if not record.rejected]
+    good = usable(group)
     shown = good or list(group)
     first = shown[0]
 
