@@ -7,12 +7,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model import faults
 from model.oracle.config import FAMILIES, Config, deep_config, random_config
 from model.oracle.decide import Outcome, Verdict
 from model.oracle.decide import decide as model_decides
@@ -31,14 +31,8 @@ from model.shadow import (
 )
 
 from sglang_wavepp.admission import decision, messages
-from sglang_wavepp.admission.hint import Hint, HintProbe
-from sglang_wavepp.admission.hold import Hold, Shortage
-from sglang_wavepp.admission.member import RoundsMember
-from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.cache.escrow import EscrowBook
-from sglang_wavepp.cache.holdings import Holdings
 from sglang_wavepp.cache.lease import LeaseAdmission
-from sglang_wavepp.cache.ledger import CapacityLedger
 
 pytestmark = pytest.mark.model
 
@@ -321,124 +315,21 @@ TestAnyInterleaving.settings = settings(
 # --- what the comparison would notice -----------------------------------------------------------------------
 
 
-def reads_room_before_the_pin(patch: pytest.MonkeyPatch) -> None:
-    reserve = CapacityLedger.reserve
-
-    def faulty(
-        self: CapacityLedger, rid: str, *, endpoint: int, available: int, **rest: Any
-    ) -> Shortage | None:
-        return reserve(self, rid, endpoint=endpoint, available=available + endpoint, **rest)
-
-    patch.setattr(CapacityLedger, "reserve", faulty)
-
-
-def two_leases_pay_twice(patch: pytest.MonkeyPatch) -> None:
-    reserve = CapacityLedger.reserve
-
-    def faulty(self: CapacityLedger, rid: str, *, snapshot: object, **rest: Any) -> Shortage | None:
-        return reserve(self, rid, snapshot=None if snapshot is None else (rid, snapshot), **rest)
-
-    patch.setattr(CapacityLedger, "reserve", faulty)
-
-
-def snapshot_stays_paid_after_the_hand_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CapacityLedger, "unpin", lambda self, rid: None)
-
-
-def waits_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holdings, "_conclude", lambda self, record, shortage: _concluded(self, record, shortage))
-
-
-def _concluded(holdings: Holdings, record: InstallRecord, shortage: Shortage | None) -> Hold | Shortage:
-    return shortage if shortage is not None else Hold(holdings._leases[record.rid].endpoint)
-
-
-def trims_to_nothing(patch: pytest.MonkeyPatch) -> None:
-    trim = Holdings.trim
-    patch.setattr(Holdings, "trim", lambda self, record, limit: trim(self, record, 0))
-
-
-def ends_without_giving_back(patch: pytest.MonkeyPatch) -> None:
-    end = CapacityLedger.end
-
-    def faulty(self: CapacityLedger, rid: str) -> None:
-        reserved = self._reserved
-        end(self, rid)
-        self._reserved = reserved
-
-    patch.setattr(CapacityLedger, "end", faulty)
-
-
-def says_nothing_of_room_from_checkpoints(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holdings, "releases", property(lambda self: 0))
-
-
-def claims_are_not_replaced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EscrowBook, "settle", lambda self: None)
-
-
-def hints_too_far(patch: pytest.MonkeyPatch) -> None:
-    hint = HintProbe.hint
-    patch.setattr(
-        HintProbe,
-        "hint",
-        lambda self, hashes, limit: Hint(min(hint(self, hashes, limit).endpoint + 1, limit)),
-    )
-
-
-def tries_behind_one_that_waits(patch: pytest.MonkeyPatch) -> None:
-    attempt = RoundsMember._attempt_all
-
-    def faulty(self: RoundsMember, attempts: Any, *, fenced: bool) -> dict[str, messages.AttemptVote]:
-        votes: dict[str, messages.AttemptVote] = {}
-        for each in attempts:
-            votes |= attempt(self, [each], fenced=fenced)
-        return votes
-
-    patch.setattr(RoundsMember, "_attempt_all", faulty)
-
-
-def releases_what_is_lowered(patch: pytest.MonkeyPatch) -> None:
-    on_gather = RoundsMember.on_gather
-
-    def faulty(self: RoundsMember, gather: messages.Gather) -> tuple[decision.Outcome, ...]:
-        outcomes = on_gather(self, gather)
-        for outcome in outcomes:
-            if outcome.verdict is decision.Verdict.LOWER:
-                self._cache.release(outcome.rid)
-        return outcomes
-
-    patch.setattr(RoundsMember, "on_gather", faulty)
-
-
-def aborts_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
-    on_broadcast = RoundsMember.on_broadcast
-
-    def faulty(self: RoundsMember, broadcast: messages.Broadcast, *, applied_command: int) -> messages.Vote:
-        release, self._cache.release = self._cache.release, lambda rid: None  # type: ignore[method-assign]
-        try:
-            return on_broadcast(self, broadcast, applied_command=applied_command)
-        finally:
-            self._cache.release = release  # type: ignore[method-assign]
-
-    patch.setattr(RoundsMember, "on_broadcast", faulty)
-
-
 @pytest.mark.parametrize(
     ("fault", "members"),
     [
-        (reads_room_before_the_pin, False),
-        (two_leases_pay_twice, False),
-        (snapshot_stays_paid_after_the_hand_over, False),
-        (waits_alone, False),
-        (trims_to_nothing, False),
-        (ends_without_giving_back, False),
-        (says_nothing_of_room_from_checkpoints, False),
-        (claims_are_not_replaced, False),
-        (hints_too_far, False),
-        (tries_behind_one_that_waits, True),
-        (releases_what_is_lowered, True),
-        (aborts_keep_what_they_held, True),
+        (faults.reads_room_before_the_pin, False),
+        (faults.two_leases_pay_twice, False),
+        (faults.snapshot_stays_paid_after_the_hand_over, False),
+        (faults.waits_alone, False),
+        (faults.trims_to_nothing, False),
+        (faults.ends_without_giving_back, False),
+        (faults.says_nothing_of_room_from_checkpoints, False),
+        (faults.claims_are_not_replaced, False),
+        (faults.hints_too_far, False),
+        (faults.tries_behind_one_that_waits, True),
+        (faults.releases_what_is_lowered, True),
+        (faults.aborts_keep_what_they_held, True),
     ],
 )
 def test_the_comparison_notices(

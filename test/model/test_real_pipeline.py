@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from model import faults
 from model.real.histories import Broken, run_history
 from model.real.invariants import check_drained, check_pools, check_promises
 from model.real.pipeline import Pipeline
@@ -89,6 +91,37 @@ def test_a_rank_that_publishes_where_it_likes_is_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr("model.real.rank.track", lambda *_: None)
     with pytest.raises(Broken, match="not where rank 0 says"):
         histories(0, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "says"),
+    [
+        (faults.reads_room_before_the_pin, 6, "promised more than there is"),
+        (faults.two_leases_pay_twice, 1, "snapshots that no lease pins"),
+        (faults.snapshot_stays_paid_after_the_hand_over, 1, "snapshots that no lease pins"),
+        (faults.waits_alone, 23, "nobody ends any more"),
+        (faults.says_nothing_of_room_from_checkpoints, 3, "nobody ends any more"),
+        (faults.ends_without_giving_back, 0, "booked as promised"),
+        (faults.aborts_keep_what_they_held, 0, "has a promise already"),
+        (faults.a_lease_keeps_its_lock_after_the_hand_over, 1, "tokens are locked"),
+        (faults.claims_are_not_replaced, 24, "is locked and can't be evicted"),
+        (faults.claims_are_not_heard, 2, "is in use"),
+        (faults.splits_are_not_told, 2, "share 4 tokens"),
+        (faults.free_places_back_two_promises, 1, "count the same free places"),
+        (faults.tries_behind_one_that_waits, 6, "passed"),
+        (faults.releases_what_is_lowered, 0, "held is False"),
+        (faults.admits_at_the_least_endpoint_whoever_holds_more, 0, "its first span is at"),
+        (faults.holds_before_a_flush_is_applied, 20, "behind a fence"),
+        (faults.the_index_keeps_what_has_gone, 0, "too many"),
+        (faults.the_index_misses_the_last_block, 0, "is removed 1 times"),
+    ],
+)
+def test_a_fault_in_admission_is_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], first: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(Broken, match=says):
+        histories(first, 20_000)
 
 
 # --- histories that random runs rarely meet ---------------------------------------------------------------------
