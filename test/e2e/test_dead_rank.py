@@ -46,7 +46,7 @@ def test_server_ends(pool: ServerPool, rank: int, number: signal.Signals, busy: 
         assert status is not None, f"still running after {took:.1f} s:\n{server.log_tail()}"
         assert status != 0
         named = re.search(
-            rf"(?i)\bpp{rank} tp0\b.*(silent|dead|killed|gone|died|ended|lost|crashed)", server.log_text()
+            rf"(?i)\bpp{rank} tp0\b.*(silent|dead|killed|is gone|died|ended|lost|crashed)", server.log_text()
         )
         assert named, f"no line names pp{rank} tp0:\n{server.log_tail()}"
         assert not server.left_behind()

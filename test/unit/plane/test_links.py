@@ -134,7 +134,7 @@ def test_a_member_that_left_is_named(gates: tuple[Gate, Gate], star: tuple[Hub, 
     def send() -> None:
         leader.send(FlushCommand(seq=1))
 
-    with pytest.raises(LinkError, match="pp2 tp0 has left the test link"):
+    with pytest.raises(LinkError, match="pp2 tp0 is gone: it has left the test link"):
         soon(send)
 
 
