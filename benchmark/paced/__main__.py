@@ -26,6 +26,7 @@ from benchmark.paced.records import Record, Records, usable
 from benchmark.paced.run import Run, digest_of
 from benchmark.paced.simulated import simulated
 from benchmark.paced.survival import RATES, Survival, working_set
+from benchmark.paced.timelines import draw_timelines
 from benchmark.paced.trace_file import TraceLoad, read_trace
 from benchmark.servers import CHECKOUT, ServerError
 
@@ -167,12 +168,12 @@ def arms_of(asked: argparse.Namespace, folder: Path) -> tuple[Arm, ...]:
     return arms_named(" ".join(names))
 
 
-def _show(kept: Sequence[Record], setting: Setting, rounds: int, out: Path) -> None:
+def _show(kept: Sequence[Record], setting: Setting, rounds: int, out: Path, traces: dict[str, Path]) -> None:
     found = ratios(kept, lambda record: simulated(record, setting, rounds=rounds))
     path = out.with_name(f"{out.stem}-ratios.json")
     write_ratios(found, path)
     print(f"{ratio_table(found)}\n\n  {path}")
-    for picture in draw(kept, out):
+    for picture in [*draw(kept, out), *draw_timelines(kept, traces, out)]:
         print(f"  {picture}")
 
 
@@ -211,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = Records(out)
     repeats = asked.repeats or (1 if asked.what == "scout" else 3)
     try:
-        Run(arms, setting, records, out.parent / "paced", pool=pool).run(loads, repeats)
+        run = Run(arms, setting, records, out.parent / "paced", pool=pool)
+        run.run(loads, repeats)
     except (RequestFailed, ServerError) as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1
@@ -221,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = records.of(setting.digest)
     print(tables.table(kept))
     print(f"\n  {out}")
-    _show(kept, setting, asked.rounds, out)
+    _show(kept, setting, asked.rounds, out, run.traces)
     return 0 if len(usable(kept)) == len(kept) else 1
 
 

@@ -19,7 +19,17 @@ from benchmark.servers import CHECKOUT
 ATTEMPTS = 2
 """How often a repeat is measured when it is rejected, before it stands as rejected."""
 _SOURCES = ("python/sglang_wavepp", "sgl_patches", "benchmark/paced")
-_SHOWING = ("__main__", "idle_picture", "panel", "pictures", "ratios", "simulated", "tables", "text_table")
+_SHOWING = (
+    "__main__",
+    "idle_picture",
+    "panel",
+    "pictures",
+    "ratios",
+    "simulated",
+    "tables",
+    "text_table",
+    "timelines",
+)
 """Modules that only show what was measured: figures stay good when they change."""
 
 
@@ -71,6 +81,11 @@ class Run:
                 steps.step(f"{load.name} {arm.name} ({repeat + 1} of {repeats})")
                 self._measure(load, repeat, arm, steps)
                 steps.done()
+
+    @property
+    def traces(self) -> dict[str, Path]:
+        """Folder of the stages' traces, by arm, of the servers that were started."""
+        return {name: server.traces for name, server in self._servers.items()}
 
     def _kept(self, load: Load, arm: Arm, repeat: int) -> object:
         return self._records.find(load.kind, load.concurrency, arm.name, repeat, self._setting.digest)
