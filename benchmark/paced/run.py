@@ -13,7 +13,7 @@ from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting, measure
 from benchmark.paced.paced_server import PacedServer
 from benchmark.paced.records import Records
-from benchmark.paced.steps import Steps
+from benchmark.progress import Progress
 from benchmark.servers import CHECKOUT
 
 ATTEMPTS = 2
@@ -70,17 +70,16 @@ class Run:
             print("everything was measured before; --fresh measures it again")
             return
         needed = [arm for arm in self._arms if any(arm is other for _, _, other in todo)]
-        steps = Steps(len(needed) + len(todo))
+        progress = Progress(len(needed) + len(todo))
         with ExitStack() as ending:
             for arm in needed:
-                steps.step(f"starting {arm.name}")
+                progress.step(f"starting {arm.name}")
                 with frozen(list(self._servers.values())):
-                    self._start(arm, ending, steps)
-                steps.done()
+                    self._start(arm, ending, progress)
+                progress.done()
             for load, repeat, arm in todo:
-                steps.step(f"{load.name} {arm.name} ({repeat + 1} of {repeats})")
-                self._measure(load, repeat, arm, steps)
-                steps.done()
+                progress.step(f"{load.name} {arm.name} ({repeat + 1} of {repeats})")
+                progress.done(self._measure(load, repeat, arm, progress))
 
     @property
     def traces(self) -> dict[str, Path]:
@@ -90,17 +89,18 @@ class Run:
     def _kept(self, load: Load, arm: Arm, repeat: int) -> object:
         return self._records.find(load.kind, load.concurrency, arm.name, repeat, self._setting.digest)
 
-    def _start(self, arm: Arm, ending: ExitStack, steps: Steps) -> None:
+    def _start(self, arm: Arm, ending: ExitStack, progress: Progress) -> None:
         setting = self._setting
         config = arm.config(
             pp=setting.pp, wave_tokens=setting.wave_tokens, device=setting.model, pool=self._pool
         )
         server = PacedServer(config, self._folder)
         ending.callback(server.stop)
-        server.start(steps.detail)
+        server.start(progress.detail)
         self._servers[arm.name] = server
 
-    def _measure(self, load: Load, repeat: int, arm: Arm, steps: Steps) -> None:
+    def _measure(self, load: Load, repeat: int, arm: Arm, progress: Progress) -> str:
+        """Measure once, and again when that was rejected; what came out, in words."""
         others = [server for name, server in self._servers.items() if name != arm.name]
         with frozen(others):
             for attempt in range(ATTEMPTS):
@@ -111,12 +111,13 @@ class Run:
                     arm=arm.name,
                     repeat=repeat,
                     attempt=attempt,
-                    progress=steps.detail,
+                    progress=progress.detail,
                 )
                 self._records.add(record)
                 if not record.rejected:
-                    return
-                steps.detail(f"rejected: {record.reason}")
+                    break
+                progress.detail(f"rejected: {record.reason}")
+        return f"rejected: {record.reason}" if record.rejected else f"{record.tok_s:,.0f} tok/s"
 
 
 def digest_of(setting_text: str) -> str:

@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmark import matrix
 from benchmark.demo import Arm, table
 from benchmark.matrix import CellResult, PassResult, cells, summary
@@ -80,6 +82,23 @@ def test_progress_renews_its_line_on_a_terminal() -> None:
     progress.detail("1 of 2")
     progress.done()
     assert stream.getvalue().count("\n") == 1 and "\r\x1b[2K[1/1] one: 1 of 2" in stream.getvalue()
+
+
+def test_progress_says_how_long_a_long_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("benchmark.progress.time.monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    progress = Progress(4, stream)
+    progress.step("one")
+    assert progress.left() is None
+    clock[0] = 60.0
+    progress.done("5 tok/s")
+    assert progress.left() == pytest.approx(180.0)
+    progress.step("two")
+    assert stream.getvalue().splitlines()[1:] == [
+        "[1/4, 3 min left] one: 5 tok/s (60 s)",
+        "[2/4, 3 min left] two ...",
+    ]
 
 
 def test_the_matrix_is_wide() -> None:

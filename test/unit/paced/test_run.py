@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +24,6 @@ from benchmark.paced.recorder import Forward
 from benchmark.paced.records import Record, Records
 from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
-from benchmark.paced.steps import Steps
 from benchmark.paced.tables import table
 
 SETTING = Setting(
@@ -241,19 +239,6 @@ def test_the_table_shows_medians_of_what_may_be_used() -> None:
     group = [record(repeat=n, tok_s=tok_s) for n, tok_s in enumerate((1000.0, 3000.0, 2000.0))]
     text = table([*group, record(repeat=3, tok_s=9.0, rejected=True, reason="crowded")])
     assert "2,000 (1,000-3,000)" in text and "1 of 4" in text
-
-
-def test_the_bar_knows_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("benchmark.paced.steps.time.monotonic", lambda: clock[0])
-    stream = io.StringIO()
-    steps = Steps(4, stream)
-    steps.step("one")
-    assert steps.left() is None
-    clock[0] = 60.0
-    steps.done()
-    assert steps.left() == pytest.approx(180.0)
-    assert "1/4 3 min left one: done" in stream.getvalue().splitlines()[-1]
 
 
 # --- the command line -----------------------------------------------------------------------------------------------
