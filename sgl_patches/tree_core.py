@@ -12,6 +12,7 @@ MEM_CACHE = "sglang.srt.mem_cache"
 CORE = f"{MEM_CACHE}.unified_cache.unified_tree_core.UnifiedTreeCore"
 FULL = f"{MEM_CACHE}.unified_cache.components.full.FullComponent"
 CACHE = f"{MEM_CACHE}.unified_radix_cache.UnifiedRadixCache"
+KEY = f"{MEM_CACHE}.radix_cache.RadixKey"
 
 
 def _entry(kind: Kind, target: str, why: str, breaks_without: str, fingerprint: str) -> Patch:
@@ -140,6 +141,36 @@ PATCHES = (
         "the tokens of a request are hashed again each time they are published",
         "7aa223fdc9ddcefb",
     ),
+    _override(
+        f"{KEY}.__init__",
+        "a prompt that is looked for remembers what it was compared with",
+        "tokens are compared while the tree is locked",
+        "92bb0b9f869ef74b",
+    ),
+    _override(
+        f"{KEY}.match_at",
+        "compares many tokens at a time, and none that were compared before the mutex was taken",
+        "the tree is locked for twice as long",
+        "af51307e4bdb1428",
+    ),
+    _override(
+        f"{KEY}.page_aligned",
+        "cuts a prompt that is looked for without copying it",
+        "the tree is locked while a prompt is copied",
+        "d7060248a00074a0",
+    ),
+    _override(
+        f"{KEY}.child_key_at",
+        "names a page of a prompt once; keeps prompts apart by extra key and salt as the chains of hashes do",
+        "hints promise content of another namespace",
+        "a9ffca62d42626cb",
+    ),
+    _relied_on(
+        f"{CORE}._match_prefix_helper",
+        "asks a node's key how far it matches, and keeps nothing of the prompt's",
+        "other content is matched than the prompt's",
+        "1d13fb4d1a22709f",
+    ),
     _relied_on(
         f"{CACHE}._evict_components",
         "looks after each step of a walk whether there is room enough",
@@ -176,12 +207,6 @@ PATCHES = (
     ),
     _relied_on(
         f"{MEM_CACHE}.evict_policy", "what each eviction policy makes of a node", ORDER, "1d95556ee61723a7"
-    ),
-    _relied_on(
-        f"{MEM_CACHE}.radix_cache.RadixKey.child_key_at",
-        "keeps prompts apart by extra key and salt as the chains of hashes do",
-        "hints promise content of another namespace",
-        "a9ffca62d42626cb",
     ),
 )
 

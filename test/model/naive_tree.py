@@ -124,6 +124,9 @@ class NaiveTree:
 
     # --- what admission walks -------------------------------------------------------------------------------
 
+    def look_ahead(self, record: InstallRecord, limit: int) -> None:
+        pass
+
     def match(self, record: InstallRecord, limit: int) -> Match:
         endpoint, path = 0, ()
         for end in range(1, limit + 1):

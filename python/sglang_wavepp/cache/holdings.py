@@ -42,6 +42,9 @@ class PrefixTree(Protocol):
     def mutex(self) -> AbstractContextManager[Any]:
         """Reentrant; whoever changes the tree or the pool holds it."""
 
+    def look_ahead(self, record: InstallRecord, limit: int) -> None:
+        """Do of the next `match` what needs no mutex. Changes nothing; called by the admission thread only."""
+
     def match(self, record: InstallRecord, limit: int) -> Match:
         """Longest prefix of at most `limit` tokens from which the request can resume; pins nothing."""
 
@@ -119,6 +122,7 @@ class Holdings:
         Raises:
             LedgerError: the request is held already.
         """
+        self._tree.look_ahead(record, cap(record, limit))
         with self.mutex:
             if record.rid in self._ledger:
                 raise LedgerError(f"request {record.rid} is held already")
@@ -132,6 +136,7 @@ class Holdings:
         Raises:
             LedgerError: the request holds no lease here.
         """
+        self._tree.look_ahead(record, cap(record, limit))
         with self.mutex:
             later = self.take(record.rid)
             self.figures.trims += 1

@@ -5,6 +5,7 @@ A count is the length of a list or of a tensor, which is known on the host.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang_wavepp.admission.messages import InstallRecord
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.holdings import Match
+from sglang_wavepp.cache.prefix_keys import PromptKey
 from sglang_wavepp.cache.tree_core import IndexedTreeCore
 
 
@@ -43,10 +45,7 @@ class RadixTree:
         """
         reach = None
         while True:
-            # Built before the cache takes its mutex, which `match_prefix` holds only for the walk.
-            key = RadixKey(
-                record.token_ids, extra_key=record.extra_key, limit=limit, cache_salt=record.cache_salt
-            )
+            key = self._key(record, limit)
             found = self._cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=False))
             endpoint = int(found.device_prefix_len)
             reach = int(found.full_kv_hit_length) if reach is None else reach
@@ -54,6 +53,14 @@ class RadixTree:
                 node = found.last_device_node
                 return Match(endpoint, node, node if self._hybrid and endpoint else None, reach)
             limit = endpoint - 1  # a state off the grid can't be resumed from: the next shorter prefix
+
+    def look_ahead(self, record: InstallRecord, limit: int) -> None:
+        """See `PrefixTree.look_ahead`; other cores have nothing to gain by it."""
+
+    def _key(self, record: InstallRecord, limit: int) -> RadixKey:
+        return RadixKey(
+            record.token_ids, extra_key=record.extra_key, limit=limit, cache_salt=record.cache_salt
+        )
 
     def lock(self, node: Hashable) -> TreeLock | None:
         """Keep everything up to this node."""
@@ -95,6 +102,21 @@ class IndexedRadixTree(RadixTree):
         if not isinstance(core, IndexedTreeCore):
             raise TypeError(f"leases need the indexed tree core, this cache has {type(core).__name__}")
         self.core = core
+        self._ahead = PromptKey(array("q"), extra_key=None, cache_salt=None, limit=0)
+
+    def look_ahead(self, record: InstallRecord, limit: int) -> None:
+        """See `PrefixTree.look_ahead`: compares the tokens."""
+        if not self._was_seen(record, limit):
+            self._ahead = PromptKey(
+                record.token_ids, extra_key=record.extra_key, cache_salt=record.cache_salt, limit=limit
+            )
+        self.core.compare(self._ahead.upto(limit))
+
+    def _key(self, record: InstallRecord, limit: int) -> RadixKey:
+        return self._ahead.upto(limit) if self._was_seen(record, limit) else super()._key(record, limit)
+
+    def _was_seen(self, record: InstallRecord, limit: int) -> bool:
+        return self._ahead.covers(record.token_ids, record.extra_key, record.cache_salt, limit)
 
     def free(self) -> int:
         """Places that nothing uses."""

@@ -27,6 +27,7 @@ from sglang.srt.mem_cache.utils import get_eviction_strategy
 from sglang_wavepp.admission.block_hash import ChainEnd, namespace_seed
 from sglang_wavepp.admission.components import Component
 from sglang_wavepp.admission.hint_index import HintIndex
+from sglang_wavepp.cache.prefix_keys import PromptKey
 from sglang_wavepp.cache.soft_holds import HoldListener, SoftHolds
 from sglang_wavepp.cache.tree_components import IndexedFullComponent
 from sglang_wavepp.cache.tree_node import IndexedNode
@@ -196,6 +197,23 @@ class IndexedTreeCore(UnifiedTreeCore):
         # A snapshot stands for everything before it, so it has a name only where a block ends.
         chain = node.chain
         return (chain.last,) if chain is not None and chain.on_grid else ()
+
+    # --- comparing ------------------------------------------------------------------------------------------
+
+    def compare(self, prompt: PromptKey) -> None:
+        """Compare a prompt with what is cached of it, so that the walks that follow needn't.
+
+        The one method here that needs no mutex: it changes nothing, and where the tree changes at the same time the
+        walk finds other keys and compares those itself.
+        """
+        aligned = prompt.page_aligned(self.page_size)
+        node, offset, length = self.root_node, 0, len(aligned)
+        while offset < length:
+            node = node.children.get(aligned.child_key_at(offset, self.page_size))
+            key = None if node is None else node.key
+            if key is None or not prompt.compare(key, offset):
+                break
+            offset += len(key)
 
     # --- order and holds ------------------------------------------------------------------------------------
 

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import ComponentData
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
+
+from sglang_wavepp.cache.prefix_keys import NodeKey
 
 if TYPE_CHECKING:
     from sglang_wavepp.admission.block_hash import ChainEnd
@@ -75,6 +78,12 @@ class IndexedNode(UnifiedTreeNode):
         """Those of them that are covered."""
         self.covered = False
         """All tokens are held, here and in everything below on the device: it counts as gone."""
+
+    def _set_key(self, key: RadixKey | None) -> None:
+        self._key = None if key is None else NodeKey.of(key)
+
+    # Set by SGLang in half a dozen places, each with a plain key.
+    key = property(attrgetter("_key"), _set_key)
 
     @property
     def is_locked(self) -> bool:

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache import tree_core_registry
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
@@ -24,6 +25,7 @@ from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
 from sglang_wavepp.admission.components import Component
 from sglang_wavepp.cache import guarded_cache
 from sglang_wavepp.cache.guarded_cache import GUARDED, GuardedRadixCache, make_guarded_cache
+from sglang_wavepp.cache.prefix_keys import NodeKey, PromptKey
 from sglang_wavepp.cache.tree_components import IndexedFullComponent
 from sglang_wavepp.cache.tree_core import IndexedTreeCore, TreeIndexError
 from sglang_wavepp.cache.victim_order import SLACK
@@ -370,7 +372,12 @@ def test_leases_get_the_indexed_core_with_the_block_size_of_the_flag() -> None:
 
 def test_every_override_is_in_the_ledger() -> None:
     listed = {p.target for p in patches.PATCHES if p.kind is Kind.OVERRIDE}
-    pairs = ((IndexedTreeCore, UnifiedTreeCore), (IndexedFullComponent, FullComponent))
+    pairs = (
+        (IndexedTreeCore, UnifiedTreeCore),
+        (IndexedFullComponent, FullComponent),
+        (NodeKey, RadixKey),
+        (PromptKey, RadixKey),
+    )
     found = {
         f"{theirs.__module__}.{theirs.__qualname__}.{name}"
         for ours, theirs in pairs
