@@ -72,6 +72,12 @@ PATCHES = (
         fingerprint="02d6a64295e8006a",
     ),
     _override(
+        "publish_load_snapshot",
+        "publishes the load by time instead of with every result of a prefill",
+        "nothing breaks; small waves cost more time on rank 0",
+        fingerprint="db0998353104f886",
+    ),
+    _override(
         "process_input_requests",
         "refuses the control requests that WavePP cannot order with the waves yet",
         "a control request changes one rank only",

@@ -78,3 +78,28 @@ def test_what_the_ranks_refuse_is_one_line(
         made.event_loop_pp()
     assert raised.value.code == 2
     assert capfd.readouterr().err == "error: a wave holds no span\n"
+
+
+def test_the_load_is_published_by_time_while_busy_and_at_once_when_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    published: list[float] = []
+    now = [100.0]
+    idle = [False]
+
+    class Loaded(Base):
+        def publish_load_snapshot(self, force: bool = False) -> float:
+            assert force
+            published.append(now[0])
+            return now[0]
+
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
+    made = object.__new__(scheduler.make_wave_scheduler(Loaded, verify=lambda: None, fingerprints={}))
+    made._executor = SimpleNamespace(is_idle=lambda: idle[0])
+    for _ in range(30):
+        assert made.publish_load_snapshot(force=False) == published[-1]
+        now[0] += 0.01
+    assert len(published) == 3
+    idle[0] = True
+    made.publish_load_snapshot(force=True)
+    assert published[-1] == now[0]
