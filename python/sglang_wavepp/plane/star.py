@@ -67,7 +67,9 @@ class Hub:
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
-            raise LinkError(f"{self.members[index].name} is gone: it has left the {self._name} link") from error
+            raise LinkError(
+                f"{self.members[index].name} is gone: it has left the {self._name} link"
+            ) from error
 
     def send_all(self, frames: Sequence[Frame]) -> None:
         """Queue a message for every member."""
