@@ -195,7 +195,18 @@ PATCHES = (
         TAKEN,
         "bf7e371515cdca76",
     ),
-    _relied_on(f"{CORE}._is_device_leaf", "says which nodes can be evicted", TAKEN, "93f1299a45c3ed8b"),
+    _override(
+        f"{CORE}._is_device_leaf",
+        "says which nodes can be evicted, from counters instead of looking at all children",
+        TAKEN,
+        "93f1299a45c3ed8b",
+    ),
+    _override(
+        f"{MEM_CACHE}.unified_cache.components.base.TreeComponent.reclaimable_value_len",
+        "tells how many tokens a node has on the device from a number instead of a tensor",
+        "the tree is locked for longer",
+        "5ff2a2abf47a5ebe",
+    ),
     _relied_on(
         f"{CORE}._add_new_node", "sets parent and key of a node before its value", GHOST, "f78131b0999ef158"
     ),

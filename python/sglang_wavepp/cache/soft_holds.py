@@ -48,27 +48,31 @@ class SoftHolds:
 
     Args:
         may_be_open: called with a node that may have become a candidate.
+
+    Attributes:
+        claims: ids of held nodes that were locked, oldest first; the holder reads and clears it.
+        tokens: held tokens by id of the node, none is 0; for whoever asks so often that a call costs too much.
     """
 
     def __init__(self, may_be_open: Callable[[IndexedNode], None]) -> None:
         self.listener: HoldListener | None = None
         self.claims: list[int] = []
         self._may_be_open = may_be_open
-        self._held: dict[int, int] = {}
+        self.tokens: dict[int, int] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self.tokens)
 
     def __contains__(self, node: IndexedNode) -> bool:
-        return node.id in self._held
+        return node.id in self.tokens
 
     def of(self, node: IndexedNode) -> int:
         """Held tokens of a node."""
-        return self._held.get(node.id, 0)
+        return self.tokens.get(node.id, 0)
 
     def ids(self) -> tuple[int, ...]:
         """Nodes with held tokens."""
-        return tuple(self._held)
+        return tuple(self.tokens)
 
     # --- holders --------------------------------------------------------------------------------------------
 
@@ -78,12 +82,12 @@ class SoftHolds:
         Raises:
             HoldError: it has not so many, or is locked.
         """
-        held = self.of(node) + tokens
+        held = self.tokens.get(node.id, 0) + tokens
         if tokens < 1 or held > node.device_tokens:
             raise HoldError(f"can't hold {tokens} more of the {node.device_tokens} tokens of node {node.id}")
         if node.is_locked:
             raise HoldError(f"can't hold node {node.id}, which is locked")
-        self._held[node.id] = held
+        self.tokens[node.id] = held
         self.settle(node)
 
     def unhold(self, node: IndexedNode, tokens: int) -> None:
@@ -92,13 +96,13 @@ class SoftHolds:
         Raises:
             HoldError: not so many are held.
         """
-        held = self.of(node) - tokens
+        held = self.tokens.get(node.id, 0) - tokens
         if tokens < 1 or held < 0:
             raise HoldError(f"can't let go of {tokens} of the {self.of(node)} tokens held of node {node.id}")
         if held:
-            self._held[node.id] = held
+            self.tokens[node.id] = held
         else:
-            del self._held[node.id]
+            del self.tokens[node.id]
         self.settle(node)
         self._may_be_open(node)
 
@@ -108,7 +112,7 @@ class SoftHolds:
         """See whether a node and those above it are covered, after anything that this rests on has changed."""
         parent = node.parent
         while parent is not None:
-            held = self._held.get(node.id, 0)
+            held = self.tokens.get(node.id, 0)
             covered = (
                 held > 0
                 and node.on_device
@@ -126,19 +130,19 @@ class SoftHolds:
     def locked(self, node: IndexedNode) -> None:
         """A node's path to the root was locked once more: what is held and was free until now is claimed."""
         while node.parent is not None:
-            if node.id in self._held and node.component_data[0].lock_ref == 1:
+            if node.id in self.tokens and node.component_data[0].lock_ref == 1:
                 self.claims.append(node.id)
             node = node.parent
 
     def split(self, upper: IndexedNode, lower: IndexedNode) -> None:
         """A node was split; `lower` has its id, and both have their tokens already."""
-        held = self._held.get(lower.id, 0)
+        held = self.tokens.get(lower.id, 0)
         if held:
             below = min(held, lower.device_tokens)
             above = held - below
-            self._held[lower.id] = below
+            self.tokens[lower.id] = below
             if above:
-                self._held[upper.id] = above
+                self.tokens[upper.id] = above
                 if upper.is_locked:
                     self.claims.append(upper.id)
             if self.listener is not None:
@@ -148,13 +152,13 @@ class SoftHolds:
 
     def leave(self, node: IndexedNode) -> None:
         """A node's tokens have left the device."""
-        tokens = self._held.pop(node.id, 0)
+        tokens = self.tokens.pop(node.id, 0)
         if tokens and self.listener is not None:
             self.listener.removed(node.id, tokens)
 
     def clear(self) -> None:
         """The tree is empty."""
-        self._held.clear()
+        self.tokens.clear()
         self.claims.clear()
         if self.listener is not None:
             self.listener.cleared()

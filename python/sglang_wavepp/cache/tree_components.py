@@ -24,6 +24,10 @@ class IndexedFullComponent(FullComponent):
     _walk: Iterator[IndexedNode] | None = None
     _kept_back: IndexedNode | None = None
 
+    def reclaimable_value_len(self, node: IndexedNode) -> int:
+        # The length of a tensor takes longer to ask for than all else that a lock does to a node.
+        return node.device_tokens
+
     def _evict_device_start(self, request_cnt: int) -> None:
         self._evict_device_request_cnt = request_cnt
         self._walk = self.tree_core.order.walk()

@@ -149,6 +149,8 @@ class IndexedTreeCore(UnifiedTreeCore):
             "covered_children": sum(child.covered for child in children),
             "covered": covered,
         }
+        if self._is_device_leaf(node) != super()._is_device_leaf(node):
+            raise TreeIndexError(f"node {node.id}: the counters don't say whether it is a leaf on the device")
         for name, fact in facts.items():
             if getattr(node, name) != fact:
                 raise TreeIndexError(f"node {node.id}: {name} is {getattr(node, name)}, the tree says {fact}")
@@ -245,8 +247,9 @@ class IndexedTreeCore(UnifiedTreeCore):
         Held nodes count as gone: where the caller holds what it is given, the parent may follow. What the caller
         does not hold stays a candidate. Stop at any time.
         """
+        held = self.holds.tokens
         for node in self.order.walk():
-            yield node.id, node.device_tokens - self.holds.of(node)
+            yield node.id, node.device_tokens - held.get(node.id, 0)
 
     def exists(self, node_id: int) -> bool:
         """Whether the node is in the tree."""
@@ -307,14 +310,14 @@ class IndexedTreeCore(UnifiedTreeCore):
         return node in self.evictable_device_leaves and node not in self.holds
 
     def _is_open(self, node: IndexedNode) -> bool:
-        held = self.holds.of(node)
         if node not in self.evictable_device_leaves:
             covered = node.covered_children
             if not covered or covered != node.device_children or node.parent is None:
                 return False
             if not node.on_device or node.is_locked:
                 return False
-        return not held or held < node.device_tokens
+        held = self.holds.tokens.get(node.id)
+        return held is None or held < node.device_tokens
 
     def _offer_if_open(self, node: IndexedNode) -> None:
         if self._is_open(node):
@@ -360,6 +363,11 @@ class IndexedTreeCore(UnifiedTreeCore):
     def _update_evictable_leaf_sets(self, node: IndexedNode) -> None:
         super()._update_evictable_leaf_sets(node)
         self._offer_if_open(node)
+
+    def _is_device_leaf(self, node: IndexedNode) -> bool:
+        if self._splits:  # the counters follow when the split is done
+            return bool(super()._is_device_leaf(node))
+        return node.on_device and not node.device_children and not node.is_locked
 
     def _split_node(self, key: Any, child: IndexedNode, split_len: int) -> Any:
         self._splits = True

@@ -379,7 +379,7 @@ def test_every_override_is_in_the_ledger() -> None:
         (PromptKey, RadixKey),
     )
     found = {
-        f"{theirs.__module__}.{theirs.__qualname__}.{name}"
+        f"{getattr(theirs, name).__module__}.{getattr(theirs, name).__qualname__}"
         for ours, theirs in pairs
         for name, member in vars(ours).items()
         if inspect.isfunction(member) and hasattr(theirs, name)
