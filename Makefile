@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest
 PARALLEL := -n 2 --dist loadfile
 CODE := python sgl_patches test benchmark env docs
 
-.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure bench-sim bench-paced bench-scout bench-ladder bench-survival bench-trace lint format check-patches clean
+.PHONY: help env demo test test-unit test-model test-e2e test-full test-full-status test-full-stop bench-hints bench-pressure bench-sim bench-paced bench-scout bench-ladder bench-survival bench-trace bench-serving lint format check-patches clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-survival: env ## Reuse at growing arrival rates on a cache that is too sma
 
 bench-trace: env ## Replay FILE=trace.jsonl[.gz], hash ids and real lengths (paced device)
 	@$(PY) -m benchmark.paced trace
+
+bench-serving: env ## sglang.bench_serving and our client on the same cold cells (paced device, build/bench/paced-serving.json)
+	@$(PY) -m benchmark.paced serving
 
 test-full: env ## The wide matrix and the long runs, resumable; BACKGROUND=1: in the background; ONLY=REGEX: a part
 	@$(PY) -m benchmark.full_run $(if $(BACKGROUND),start,run) --only '$(ONLY)'

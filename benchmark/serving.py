@@ -54,6 +54,26 @@ class SharedPrefixLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLengthLoad:
+    """Prompts of one length that share no prefix, as token ids, in a closed loop. Lengths in tokens."""
+
+    prompt_tokens: int
+    requests: int
+    concurrency: int
+    output_tokens: int = 1
+    seed: int = 1
+
+    def arguments(self) -> list[str]:
+        """The command-line options of bench_serving."""
+        return [
+            *("--dataset-name", "random-ids", "--tokenize-prompt", "--seed", str(self.seed)),
+            *("--random-input-len", str(self.prompt_tokens), "--random-output-len", str(self.output_tokens)),
+            *("--random-range-ratio", "1", "--num-prompts", str(self.requests)),
+            *("--max-concurrency", str(self.concurrency)),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
     """What bench_serving measured. Completion: from sending a request to its last token."""
 
@@ -69,7 +89,7 @@ class BenchResult:
 
 def run_bench(
     server: Server,
-    load: SharedPrefixLoad,
+    load: SharedPrefixLoad | FixedLengthLoad,
     folder: Path,
     *,
     name: str = "bench",

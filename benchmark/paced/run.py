@@ -19,18 +19,11 @@ from benchmark.servers import CHECKOUT
 ATTEMPTS = 2
 """How often a repeat is measured when it is rejected, before it stands as rejected."""
 _SOURCES = ("python/sglang_wavepp", "sgl_patches", "benchmark/paced")
-_SHOWING = (
-    "__main__",
-    "idle_picture",
-    "panel",
-    "pictures",
-    "ratios",
-    "simulated",
-    "tables",
-    "text_table",
-    "timelines",
+_ASIDE = (
+    *("__main__", "options", "client_comparison", "played"),
+    *("idle_picture", "panel", "pictures", "ratios", "simulated", "tables", "text_table", "timelines"),
 )
-"""Modules that only show what was measured: figures stay good when they change."""
+"""Modules that no figure of a record depends on: what was measured stays good when they change."""
 
 
 class Run:
@@ -125,7 +118,7 @@ def digest_of(setting_text: str) -> str:
     digest = hashlib.sha256(setting_text.encode())
     for folder in _SOURCES:
         for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            if folder == "benchmark/paced" and path.stem in _SHOWING:
+            if folder == "benchmark/paced" and path.stem in _ASIDE:
                 continue
             digest.update(path.relative_to(CHECKOUT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]

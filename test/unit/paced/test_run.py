@@ -14,6 +14,7 @@ from unit.paced.made_records import record
 
 from benchmark.paced import __main__ as command
 from benchmark.paced import measure as measure_module
+from benchmark.paced import options
 from benchmark.paced import run as run_module
 from benchmark.paced.arms import ARMS, LADDER, STOCK_DEFAULT_CHUNK, arms_named
 from benchmark.paced.cells import TEN, cells_named
@@ -24,6 +25,7 @@ from benchmark.paced.recorder import Forward
 from benchmark.paced.records import Record, Records
 from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
+from benchmark.paced.survival import working_set
 from benchmark.paced.tables import table
 
 SETTING = Setting(
@@ -265,22 +267,28 @@ def test_arms_differ_in_what_they_say() -> None:
 
 def test_variables_choose_what_runs() -> None:
     given = {"CELLS": "cold65:1", "ARMS": "stock", "PP": "2", "REPEATS": "1", "SCALE": "0.5"}
-    asked = command.parser(given).parse_args([])
-    assert [load.name for load in command.loads_of(asked)] == ["cold65:1"]
+    asked = options.parser(given).parse_args([])
+    assert [load.name for load in options.loads_of(asked)] == ["cold65:1"]
     assert (asked.pp, asked.repeats, asked.scale) == (2, 1, 0.5)
-    asked = command.parser({}).parse_args([])
-    assert [load.name for load in command.loads_of(asked)] == list(TEN)
-    asked = command.parser({}).parse_args(["scout"])
-    assert [load.name for load in command.loads_of(asked)] == ["reuse131:4", "cold131:8"]
-    asked = command.parser({"CELLS": "cold65:1"}).parse_args(["scout"])
-    assert [load.name for load in command.loads_of(asked)] == ["cold65:1"]
-    asked = command.parser({}).parse_args(["survival", "--rates", "0.5 1", "--shorten", "4"])
-    assert [load.name for load in command.loads_of(asked)] == ["survival@0.5", "survival@1"]
-    assert command.pool_of(asked) < command.working_set(4)
+    asked = options.parser({}).parse_args([])
+    assert [load.name for load in options.loads_of(asked)] == list(TEN)
+    asked = options.parser({}).parse_args(["scout"])
+    assert [load.name for load in options.loads_of(asked)] == ["reuse131:4", "cold131:8"]
+    asked = options.parser({"CELLS": "cold65:1"}).parse_args(["scout"])
+    assert [load.name for load in options.loads_of(asked)] == ["cold65:1"]
+    asked = options.parser({}).parse_args(["survival", "--rates", "0.5 1", "--shorten", "4"])
+    assert [load.name for load in options.loads_of(asked)] == ["survival@0.5", "survival@1"]
+    assert options.pool_of(asked) < working_set(4)
 
 
 @pytest.mark.parametrize(
-    "words", [["--cells", "warm:1"], ["--arms", "fast"], ["trace", "--file", "/nowhere"]]
+    "words",
+    [
+        ["serving", "--cells", "cold65:1 reuse131:1"],
+        ["--cells", "warm:1"],
+        ["--arms", "fast"],
+        ["trace", "--file", "/nowhere"],
+    ],
 )
 def test_what_cannot_be_run_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(words) == 2
@@ -295,9 +303,9 @@ def test_the_best_stock_arms_of_a_scouting_run() -> None:
         record(arm="wavepp", tok_s=900.0),
         record(arm="stock", tok_s=9000.0, concurrency=8),  # the others lack this cell
     ]
-    assert command.best_stock(scouted) == ["stock-2p", "stock-stream"]
+    assert options.best_stock(scouted) == ["stock-2p", "stock-stream"]
     with pytest.raises(ValueError, match="scout"):
-        command.best_stock([record(arm="wavepp")])
+        options.best_stock([record(arm="wavepp")])
 
 
 # --- what a play does to the cache ------------------------------------------------------------------------------------
