@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here")
+        print("\nstopped" + ("" if asked.what == "serving" else "; the same command goes on from here"))
         return 130
     kept = records.of(setting.digest)
     print(tables.table(kept))

@@ -147,6 +147,21 @@ def test_figures_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
     assert len(again.of("d")) == 1 and len(again.all()) == 2
 
 
+def test_figures_depend_on_the_sources_that_measure_and_not_on_those_that_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "CHECKOUT", tmp_path)
+    folder = tmp_path / "benchmark" / "paced"
+    folder.mkdir(parents=True)
+    digests = []
+    for name in ("measure", "pictures", "measure"):
+        with (folder / f"{name}.py").open("a") as file:
+            file.write("# changed\n")
+        digests.append(run_module.digest_of("settings"))
+    assert digests[0] == digests[1] != digests[2]
+    assert run_module.digest_of("other settings") != digests[2]
+
+
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
