@@ -27,7 +27,7 @@ BEST_STOCK = 2
 SURVIVING_SHARE = 0.6
 """Cache of the survival benchmark, as a share of all documents."""
 ARMS = {
-    "grid": "stock stock-2p-stream wavepp-static wavepp",
+    "grid": "stock-2p-stream stock-dynamic wavepp",
     "ladder": " ".join(LADDER),
     "scout": " ".join(STOCK_DEFAULT_CHUNK),
     "survival": "stock wavepp",
