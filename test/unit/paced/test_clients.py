@@ -15,6 +15,8 @@ from benchmark.paced.clients import Clients
 from benchmark.paced.prompts import request_of
 from sglang_wavepp.simulate.workload import Phase
 
+pytestmark = pytest.mark.slow
+
 
 class Site(ThreadingHTTPServer):
     """Answers after a while, and counts how many requests are here at a time."""

@@ -75,6 +75,7 @@ def test_only_synchronizing_takes_time() -> None:
     assert time.monotonic() - begun >= 0.05
 
 
+@pytest.mark.slow
 def test_torch_gives_out_these_classes_and_its_stream_context_works() -> None:
     # In a process of its own: nothing takes them out again.
     text = """

@@ -16,6 +16,8 @@ from sglang_wavepp.plane.gate import Gate, new_secret
 
 KNOCKING: list[zmq.Socket[bytes]] = []  # a socket that nobody holds is closed at once
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stranger() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:

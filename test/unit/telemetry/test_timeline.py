@@ -104,6 +104,7 @@ def test_threads_lose_no_event(tmp_path: Path) -> None:
         assert [e.args["k"] for e in rank.events if e.name == str(number)] == list(range(6_000))
 
 
+@pytest.mark.slow
 def test_an_idle_timeline_does_not_wake_up(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path, RANK)
     timeline.instant("announced", ADMISSION, rid="a")
