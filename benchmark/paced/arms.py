@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from benchmark.paced.device_model import DeviceModel
-from benchmark.paced.paced_server import PacedConfig
+from benchmark.paced.paced_server import CONTEXT, PacedConfig
 
 SKIP_OUTPUTS = ("SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM", "1")
 
@@ -35,12 +35,15 @@ class Arm:
     skip_outputs: bool = False
     dynamic: bool = False
 
-    def config(self, *, pp: int, wave_tokens: int, device: DeviceModel, pool: int) -> PacedConfig:
+    def config(
+        self, *, pp: int, wave_tokens: int, device: DeviceModel, pool: int, shorten: int = 1
+    ) -> PacedConfig:
         """The server of this arm.
 
         Args:
             wave_tokens: M.
             pool: tokens of a stage's cache.
+            shorten: prompts are that many times shorter, and so is the context that each stage keeps room for.
         """
         options: list[str] = []
         if self.admission is not None:
@@ -55,6 +58,7 @@ class Arm:
             wavepp=self.admission is not None,
             chunk=wave_tokens // self.chunk_divisor,
             pool=pool,
+            context=CONTEXT // shorten,
             options=tuple(options),
             environment=(SKIP_OUTPUTS,) if self.skip_outputs else (),
             device=replace(device, own_stream=self.own_stream),

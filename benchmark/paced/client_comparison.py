@@ -63,7 +63,11 @@ def compare_clients(
     with ExitStack() as ending:
         for arm in arms:
             config = arm.config(
-                pp=setting.pp, wave_tokens=setting.wave_tokens, device=setting.model, pool=pool
+                pp=setting.pp,
+                wave_tokens=setting.wave_tokens,
+                device=setting.model,
+                pool=pool,
+                shorten=setting.shorten,
             )
             server = PacedServer(config, folder)
             ending.callback(server.stop)

@@ -15,6 +15,7 @@ from benchmark.servers import CHECKOUT, Server
 from sglang_wavepp.cpu.models.configurations import ModelKind
 
 CONTEXT = 600_000
+"""Tokens of the longest prompt that is played, before it is shortened."""
 START_SECONDS = 600.0
 
 
@@ -25,6 +26,7 @@ class PacedConfig:
     Attributes:
         name: what the arm is called; also in file names.
         chunk: ``--chunked-prefill-size``.
+        context: ``--context-length``; each stage keeps four bytes of it for every request that may run.
         own_stream: stock SGLang's transfers get a stream of their own.
         options: further options, such as ``--pp-async-batch-depth 8``.
         environment: further environment variables, as pairs.
@@ -35,6 +37,7 @@ class PacedConfig:
     wavepp: bool = False
     chunk: int = 4096
     pool: int = 2_097_152
+    context: int = CONTEXT
     running: int = 64
     own_stream: bool = False
     options: tuple[str, ...] = ()
@@ -49,7 +52,7 @@ class PacedConfig:
                 "--mem-fraction-static",
                 "0.9",
                 "--context-length",
-                str(CONTEXT),
+                str(self.context),
                 "--attention-backend",
                 "torch_native",
             ),

@@ -11,6 +11,7 @@ from benchmark.interleaved import frozen
 from benchmark.paced.arms import Arm
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting, measure
+from benchmark.paced.memory import see_room
 from benchmark.paced.paced_server import PacedServer
 from benchmark.paced.records import Records
 from benchmark.progress import Progress
@@ -85,8 +86,14 @@ class Run:
     def _start(self, arm: Arm, ending: ExitStack, progress: Progress) -> None:
         setting = self._setting
         config = arm.config(
-            pp=setting.pp, wave_tokens=setting.wave_tokens, device=setting.model, pool=self._pool
+            pp=setting.pp,
+            wave_tokens=setting.wave_tokens,
+            device=setting.model,
+            pool=self._pool,
+            shorten=setting.shorten,
         )
+        for last in list(self._servers.values())[-1:]:
+            see_room(last.ranks())
         server = PacedServer(config, self._folder)
         ending.callback(server.stop)
         server.start(progress.detail)

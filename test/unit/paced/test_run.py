@@ -52,6 +52,9 @@ class FakeServer:
     def start(self, progress: Any) -> None:
         FakeServer.started.append(self.name)
 
+    def ranks(self) -> list[int]:
+        return []
+
     def stop(self) -> None:
         pass
 
@@ -267,6 +270,8 @@ def test_arms_differ_in_what_they_say() -> None:
         for name, arm in ARMS.items()
     }
     assert configs["stock"].options == () and not configs["stock"].wavepp
+    shorter = ARMS["stock"].config(pp=8, wave_tokens=4096, device=DeviceModel(), pool=1 << 20, shorten=4)
+    assert 4 * shorter.context == configs["stock"].context
     assert configs["stock-2p"].options == ("--pp-async-batch-depth", "8")
     assert configs["stock-2p-stream"].device.own_stream and not configs["stock-2p"].device.own_stream
     assert configs["stock-m4"].chunk == 1024
