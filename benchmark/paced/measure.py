@@ -75,14 +75,14 @@ def play(
     url = server.client.base_url
     progress("priming")
     server.set_scale(scale)
-    if script.fresh or server.filled + script.tokens > MOST_FILLED * server.paced.pool:
+    if script.fresh or server.filled + script.added(server.primed) > MOST_FILLED * server.paced.pool:
         server.client.flush_cache()
         server.primed.clear()
         server.filled = 0
+    server.filled += script.added(server.primed)
     for length in sorted(script.priming.keys() - server.primed):
         Clients(url, 2).closed_loop(script.priming[length], [Phase(2, len(script.priming[length]))])
         server.primed.add(length)
-    server.filled += script.tokens
     pids = server.ranks()
     threads, processes = run_queue.main_threads(pids), run_queue.processes(pids)
     count = len(script.measured)

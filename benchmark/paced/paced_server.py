@@ -85,7 +85,7 @@ class PacedServer(Server):
     Attributes:
         traces: folder of the stages' traces.
         primed: lengths of the prefixes that are in its cache.
-        filled: tokens that were sent to it since its cache was emptied.
+        filled: tokens that its cache got since it was emptied.
     """
 
     def __init__(self, config: PacedConfig, folder: Path) -> None:

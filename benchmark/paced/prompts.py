@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmark.workloads import FIRST_ID, LAST_ID
@@ -68,11 +68,11 @@ class Script:
             measured.append(_request(f"{tag}-{number}", prefix + random_ids(rng, job.suffix), job.cached))
         return cls(priming=priming, measured=tuple(measured))
 
-    @property
-    def tokens(self) -> int:
-        """Of all prompts, those of the priming included."""
-        primes = sum(request.tokens for group in self.priming.values() for request in group)
-        return primes + sum(request.tokens for request in self.measured)
+    def added(self, primed: Collection[int]) -> int:
+        """Tokens that a cache gets from this, when it has the prefixes of these lengths already."""
+        missing = (group for length, group in self.priming.items() if length not in primed)
+        primes = sum(request.tokens for group in missing for request in group)
+        return primes + sum(request.tokens - request.reusable for request in self.measured)
 
 
 def request_of(rid: str, token_ids: Sequence[int], *, reusable: int) -> Request:

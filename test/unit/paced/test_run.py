@@ -376,8 +376,16 @@ def test_prefixes_are_computed_once_and_at_the_speed_that_is_measured(
 def test_a_full_cache_is_emptied_before_it_evicts_and_so_is_one_that_must_be_fresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = CachingServer(pool=60_000)
-    play(server, monkeypatch)
+    (cell,) = cells_named("reuse131:1")
+    script = cell.script(shorten=64, tag="t", seed=0)
+    first, second = script.added(()), script.added({1792})
+    assert second == 6 * (2048 - 1792) < first  # what is cached already adds nothing
+    roomy = CachingServer(pool=2 * (first + second))
+    server = CachingServer(pool=2 * (first + second) - 1)
+    for each in (roomy, server):
+        play(each, monkeypatch)
+    assert play(roomy, monkeypatch) == ["scale 0.5", "play t-0"]
     assert play(server, monkeypatch) == ["scale 0.5", "flush", "play t-p1792-0", "play t-0"]
+    assert server.filled == first
     server = CachingServer(pool=1 << 20)
     assert play(server, monkeypatch, fresh=True)[1] == "flush"
