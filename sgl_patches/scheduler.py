@@ -73,7 +73,7 @@ PATCHES = (
     ),
     _override(
         "publish_load_snapshot",
-        "publishes the load by time instead of with every result of a prefill",
+        "does not publish the load with every result of a prefill",
         "nothing breaks; small waves cost more time on rank 0",
         fingerprint="db0998353104f886",
     ),

@@ -161,9 +161,21 @@ PATCHES = (
     ),
     _override(
         f"{KEY}.child_key_at",
-        "names a page of a prompt once; keeps prompts apart by extra key and salt as the chains of hashes do",
-        "hints promise content of another namespace",
+        "names a page of a prompt once; SGLang's own names keep prompts apart by extra key and salt, as the hashes do",
+        "the tree is locked while pages are named again",
         "a9ffca62d42626cb",
+    ),
+    _relied_on(
+        f"{KEY}.match",
+        "asks `match_at` for what continues a prompt, also when something is filed",
+        "keys are compared that the core knows nothing of",
+        "f5cc7aaba59555d5",
+    ),
+    _relied_on(
+        f"{KEY}._check_compatible",
+        "refuses to compare keys of different namespaces",
+        "content of one tenant is matched with the prompt of another",
+        "589ef1e4d60c547e",
     ),
     _relied_on(
         f"{CORE}._match_prefix_helper",
@@ -198,7 +210,7 @@ PATCHES = (
     _override(
         f"{CORE}._is_device_leaf",
         "says which nodes can be evicted, from counters instead of looking at all children",
-        TAKEN,
+        "the tree is locked for longer",
         "93f1299a45c3ed8b",
     ),
     _override(

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from model import faults
 from unit.cache.indexed_tree import POLICIES, IndexedTree
+
+from sglang_wavepp.cache.soft_holds import HoldError
 
 pytestmark = pytest.mark.model
 
@@ -175,6 +178,12 @@ def test_random_histories(kind: str, seed: int) -> None:
         if step % 4 == 0:
             history.check()
     history.check()
+
+
+def test_an_eviction_that_takes_what_is_held_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.anybody_evicts_what_is_held(monkeypatch)
+    with pytest.raises((AssertionError, HoldError)):
+        test_random_histories("dense page 4", 1)
 
 
 TWINS = ("insert",) * 6 + ("match", "lock", "unlock", "evict", "evict", "evict_aux", "offload", "evict_host")

@@ -9,13 +9,14 @@ changes: a node that is split gets another one, of which nothing is known.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 STRETCH: Final = 8192
 """Tokens that are compared at a time. SGLang compares 1, 2, 4, ... of them, which takes twice as long where all are the
-same; this costs one stretch where they aren't."""
+same. Where they aren't, SGLang still finds the place, and what comes before it is compared twice."""
 
 Tokens: TypeAlias = "array[int]"
 
@@ -53,6 +54,15 @@ class NodeKey(RadixKey):
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """Of a key, `matched` tokens continue a prompt of which no more than `limit` tokens were looked at."""
+
+    key: NodeKey
+    matched: int
+    limit: int
+
+
 class PromptKey(RadixKey):
     """A prompt that is looked for, and how much of the keys that it was compared with continues it.
 
@@ -74,8 +84,8 @@ class PromptKey(RadixKey):
         longer: PromptKey | None = None,
     ) -> None:
         super().__init__(token_ids, extra_key=extra_key, limit=limit, cache_salt=cache_salt)
-        self._found: dict[int, tuple[NodeKey, int]] = {} if longer is None else longer._found
-        self._child_keys: dict[int, Any] = {} if longer is None else longer._child_keys
+        self._found: dict[int, _Fact] = {} if longer is None else longer._found
+        self._child_keys: dict[tuple[int, int], Any] = {} if longer is None else longer._child_keys
 
     def covers(self, tokens: Tokens, extra_key: str | None, cache_salt: str | None, limit: int) -> bool:
         """Whether this is a key of that prompt and reaches as far."""
@@ -90,14 +100,19 @@ class PromptKey(RadixKey):
 
     def compare(self, key: NodeKey, offset: int) -> bool:
         """Whether the whole key continues the prompt at this offset. Needs no mutex."""
-        matched = key.match_at(self, offset)
-        self._found[offset] = key, matched
+        matched, known = key.match_at(self, offset), self._found.get(offset)
+        if known is None or known.key is not key or known.limit < len(self):
+            self._found[offset] = _Fact(key, matched, limit=len(self))
         return matched == len(key)
 
     def found(self, key: NodeKey, offset: int) -> int | None:
-        """Tokens of a key that continue the prompt at this offset, None when it wasn't compared there."""
-        compared, matched = self._found.get(offset, (None, 0))
-        return min(matched, len(self) - offset) if compared is key else None
+        """Tokens of a key that continue the prompt at this offset, None when it wasn't compared so far."""
+        fact = self._found.get(offset)
+        if fact is None or fact.key is not key or offset > len(self):
+            return None
+        # A comparison that the prompt's limit ended says nothing of what follows.
+        cut = offset + fact.matched == fact.limit < len(self) and fact.matched < len(key)
+        return None if cut else min(fact.matched, len(self) - offset)
 
     def page_aligned(self, page_size: int) -> RadixKey:
         """See `RadixKey.page_aligned`; copies no tokens."""
@@ -109,7 +124,7 @@ class PromptKey(RadixKey):
         """See `RadixKey.child_key_at`."""
         if self.is_bigram:
             return super().child_key_at(offset, page_size)
-        key = self._child_keys.get(offset)
+        key = self._child_keys.get((offset, page_size))
         if key is None:
-            key = self._child_keys[offset] = super().child_key_at(offset, page_size)
+            key = self._child_keys[offset, page_size] = super().child_key_at(offset, page_size)
         return key

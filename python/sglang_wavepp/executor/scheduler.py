@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 UNLIMITED = 1 << 30
 LOAD_REFRESH_SECONDS = 0.1
-"""How old the published load may be while there is work."""
+"""For so long after a publication of the load, results of prefills publish no other one while there is work."""
 
 
 def make_wave_scheduler(
@@ -48,7 +48,6 @@ def make_wave_scheduler(
         """SGLang's scheduler, driven by rank 0's command stream."""
 
         _executor: Executor | None = None
-        _load: Any = None
         _load_published = -math.inf
 
         def __init__(self, server_args: Any, port_args: Any) -> None:
@@ -154,20 +153,22 @@ def make_wave_scheduler(
         # --- what is going on -----------------------------------------------------------------------------------
 
         def publish_load_snapshot(self, force: bool = False) -> Any:
-            """Publish the load by time: once in `LOAD_REFRESH_SECONDS` while there is work, and when it is done.
+            """Publish the load of the server, unless that was done a moment ago and there is work.
 
-            SGLang does it with every result of a prefill, which takes a third of a result's time when waves are small.
+            SGLang publishes with every result of a prefill, a third of whose time it takes when waves are small, and
+            with every so many results of a decode. Here a result of a prefill that follows a publication so soon counts
+            as one of a decode.
 
             Returns:
-                The last snapshot, None when SGLang makes none.
+                What was published, None when nothing was.
             """
             now = time.monotonic()
-            busy = self._executor is not None and not self._executor.is_idle()
-            if busy and now - self._load_published < LOAD_REFRESH_SECONDS:
-                return self._load
-            self._load_published = now
-            self._load = super().publish_load_snapshot(force=True)
-            return self._load
+            if force and now - self._load_published < LOAD_REFRESH_SECONDS and self._executor is not None:
+                force = self._executor.is_idle()
+            load = super().publish_load_snapshot(force)
+            if load is not None:
+                self._load_published = now
+            return load
 
         @property
         def running_batch(self) -> Any:

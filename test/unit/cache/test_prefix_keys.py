@@ -57,6 +57,12 @@ def test_a_match_is_as_long_as_sglangs(
         assert prompt.compare(node, offset) == whole
         shorter = prompt.upto(min(limits[1], limits[2]))
         if offset <= len(shorter):
+            other = prompt_of(theirs, limits[1])
+            other.upto(shorter.limit).compare(node, offset)  # a shorter look first
+            for page in (1, 2, 4):
+                expected = plain.match_at(key(theirs, limit=limits[1]), offset, page)
+                assert node.match_at(other, offset, page) == expected
+        if offset <= len(shorter):
             for page in (1, 2, 4):
                 expected = plain.match_at(key(theirs, limit=shorter.limit), offset, page)
                 assert node.match_at(shorter, offset, page) == expected
@@ -131,6 +137,22 @@ def test_what_was_compared_beforehand_is_not_compared_again() -> None:
     assert looks.compared(mine, 24) == (20, 2), "of the two that came out of it nothing is known"
     looks.walks.look_ahead(looks.request(mine), 24)
     assert looks.compared(mine, 24) == (20, 0)
+
+
+def test_a_shorter_look_hides_nothing_from_a_longer_walk() -> None:
+    looks, tokens = Looks(), list(range(24))
+    for end in (8, 24):
+        looks.tree.insert(tokens[:end])
+    mine = looks.request(tokens)
+    looks.walks.look_ahead(mine, 24)
+    looks.walks.look_ahead(mine, 12)
+    assert looks.compared(tokens, 24) == (24, 0), "what the longer look found is kept"
+    again = looks.request([*tokens, 0])
+    looks.walks._ahead = PromptKey(again.token_ids, extra_key=None, cache_salt=None, limit=25)
+    looks.walks.look_ahead(again, 12)
+    assert looks.compared([*tokens, 0], 25) == (24, 1), "beyond the shorter look nothing is known"
+    looks.walks.look_ahead(again, 25)
+    assert looks.compared([*tokens, 0], 25) == (24, 0)
 
 
 def test_what_was_found_of_one_prompt_is_not_believed_of_another() -> None:

@@ -80,26 +80,30 @@ def test_what_the_ranks_refuse_is_one_line(
     assert capfd.readouterr().err == "error: a wave holds no span\n"
 
 
-def test_the_load_is_published_by_time_while_busy_and_at_once_when_idle(
+def test_results_of_prefills_publish_the_load_only_now_and_then_unless_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    published: list[float] = []
+    forced: list[float] = []
+    asked: list[float] = []
     now = [100.0]
     idle = [False]
 
     class Loaded(Base):
-        def publish_load_snapshot(self, force: bool = False) -> float:
-            assert force
-            published.append(now[0])
-            return now[0]
+        def publish_load_snapshot(self, force: bool = False) -> float | None:
+            (forced if force else asked).append(now[0])
+            return now[0] if force else None
 
     monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
     made = object.__new__(scheduler.make_wave_scheduler(Loaded, verify=lambda: None, fingerprints={}))
     made._executor = SimpleNamespace(is_idle=lambda: idle[0])
-    for _ in range(30):
-        assert made.publish_load_snapshot(force=False) == published[-1]
-        now[0] += 0.01
-    assert len(published) == 3
+    for _ in range(32):
+        made.publish_load_snapshot(force=True)
+        now[0] += 0.0101
+    assert len(forced) == 4 and len(asked) == 28, "the others count as results of a decode"
+    made.publish_load_snapshot(force=False)
+    assert len(asked) == 29, "what is not forced is left to SGLang"
     idle[0] = True
-    made.publish_load_snapshot(force=True)
-    assert published[-1] == now[0]
+    for _ in range(2):
+        made.publish_load_snapshot(force=True)
+        assert forced[-1] == now[0]
+    assert len(forced) == 6
