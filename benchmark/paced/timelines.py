@@ -7,6 +7,7 @@ which on an asynchronous device is not when it computed, and stock SGLang has no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.paced import recorder
@@ -18,8 +19,25 @@ from sglang_wavepp.simulate.outcome import Outcome, Wave
 from sglang_wavepp.simulate.picture import svg_timeline
 
 
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One attempt at one repeat of a cell on an arm: its forwards, by stage."""
+
+    repeat: int
+    attempt: int
+    stages: list[list[Forward]]
+
+    @property
+    def words(self) -> str:
+        """Counted from one, as progress does; an attempt is named where it was not the first."""
+        again = f", attempt {self.attempt + 1}" if self.attempt else ""
+        return f"repeat {self.repeat + 1}{again}"
+
+
 def draw_timelines(records: Iterable[Record], traces: dict[str, Path], out: Path) -> list[Path]:
     """Write the last play of each cell on each arm as ``STEM-timeline-CELL.svg`` beside the run's JSON.
+
+    Figures are those of the same repeat. A play that a stage has written nothing of is left out.
 
     Args:
         traces: folder of the stages' traces by arm, of the arms that this run has started; other arms are left out.
@@ -28,15 +46,15 @@ def draw_timelines(records: Iterable[Record], traces: dict[str, Path], out: Path
     forwards = {
         arm: recorder.read(folder) for arm, folder in traces.items() if recorder.file_of(folder, 0).exists()
     }
-    cells: dict[str, dict[str, Record]] = {}
+    cells: dict[str, dict[tuple[str, int], Record]] = {}
     for record in records:
-        cells.setdefault(record.cell, {})[record.arm] = record
+        cells.setdefault(record.cell, {})[record.arm, record.repeat] = record
     paths = []
-    for cell, arms in cells.items():
+    for cell, kept in cells.items():
         runs = [
-            (f"{cell} {arm}", outcome_of(played, arms[arm]))
+            (f"{cell} {arm}, {played.words}", outcome_of(played.stages, kept[arm, played.repeat]))
             for arm in forwards
-            if arm in arms and (played := last_play(forwards[arm], cell))
+            if (played := last_play(forwards[arm], cell)) and (arm, played.repeat) in kept
         ]
         if runs:
             paths.append(out.with_name(f"{out.stem}-timeline-{cell.replace(':', '-c')}.svg"))
@@ -44,25 +62,26 @@ def draw_timelines(records: Iterable[Record], traces: dict[str, Path], out: Path
     return paths
 
 
-def last_play(stages: Sequence[Sequence[Forward]], cell: str) -> list[list[Forward]]:
-    """The forwards of a cell's last repeat and attempt, by stage, without those that filled the cache before.
+def last_play(stages: Sequence[Sequence[Forward]], cell: str) -> Play | None:
+    """A cell's last repeat and attempt, without the forwards that filled the cache before.
 
-    Empty where the cell was not played.
+    None where the cell was not played, or a stage has written nothing of that play.
     """
     plays = {_play(rid, cell) for forward in stages[0] for rid in forward.rids} - {None}
     if not plays:
-        return []
+        return None
     last = max(play for play in plays if play)
-    return [
+    found = [
         [each for each in stage if any(_play(rid, cell) == last for rid in each.rids)] for stage in stages
     ]
+    return Play(*last, found) if all(found) else None
 
 
 def outcome_of(stages: Sequence[Sequence[Forward]], record: Record) -> Outcome:
     """As the simulator would tell it, in seconds from the first forward on; figures are those of the record.
 
     Args:
-        stages: the same waves on each.
+        stages: the same waves on each, one at least.
     """
     begin = stages[0][0].start
     waves = tuple(
