@@ -33,7 +33,8 @@ def test_repeats_are_paired_with_the_stock_arm_that_is_best_in_the_cell() -> Non
     assert (one.cell, one.arm, one.stock, one.pairs) == ("reuse131:4", "wavepp", "stock-2p", 3)
     assert (one.tok_s.low, one.tok_s.median, one.tok_s.high) == (1.5, 2.0, 3.0)
     assert one.p50.median == 0.5 and one.p95.median == 0.5
-    assert one.simulated_tok_s is None
+    assert one.simulated_tok_s is None and one.left_out is None
+    assert ratio_table(found).endswith("  -")
 
 
 def test_rejected_repeats_have_no_pair() -> None:
@@ -47,6 +48,9 @@ def test_rejected_repeats_have_no_pair() -> None:
     ]
     (one,) = ratios(measured)
     assert (one.stock, one.pairs, one.tok_s.high) == ("stock", 1, 3.0)
+    assert one.left_out == "stock-2p (rejected, 500 tok/s)"
+    text = ratio_table([one])
+    assert "best stock arm measured" in text and text.endswith("stock-2p (rejected, 500 tok/s)")
     assert ratios(measured[1:]) == []
 
 
@@ -57,6 +61,20 @@ def test_a_stock_arm_without_a_repeat_in_common_is_no_rival() -> None:
         record(arm="wavepp", repeat=0, tok_s=200.0),
     ]
     assert [(each.stock, each.tok_s.median) for each in ratios(measured)] == [("stock", 2.0)]
+
+
+def test_stock_arms_are_ranked_by_the_repeats_that_are_paired() -> None:
+    # WavePP lacks the repeats that make stock-2p the better arm over all.
+    measured = [
+        *(record(arm="stock", repeat=n, tok_s=200.0) for n in range(3)),
+        *(record(arm="stock-2p", repeat=n, tok_s=tok_s) for n, tok_s in enumerate((100.0, 900.0, 900.0))),
+        record(arm="stock-m4", repeat=0, tok_s=1000.0, rejected=True, reason="crowded"),
+        record(arm="stock-m8", repeat=0, tok_s=150.0, rejected=True, reason="crowded"),
+        record(arm="wavepp", repeat=0, tok_s=400.0),
+    ]
+    (one,) = ratios(measured)
+    assert (one.stock, one.pairs, one.tok_s.median) == ("stock", 1, 2.0)
+    assert one.left_out == "stock-m4 (rejected, 1,000 tok/s), stock-2p (other repeats, 900 tok/s)"
 
 
 def test_the_table_and_the_file_hold_every_ratio(tmp_path: Path) -> None:
