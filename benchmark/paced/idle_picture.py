@@ -19,7 +19,7 @@ KEY = (
 
 
 def idle_picture(records: Sequence[Record], title: str) -> str:
-    """Shares of each stage's span, means of the repeats that may be used, of all where none may."""
+    """Shares of each stage's span, medians of the repeats that may be used, of all where none may."""
     groups = by_cell_and_arm(records)
     cells = list(dict.fromkeys((workload, concurrency) for workload, concurrency, _ in groups))
     arms = list(dict.fromkeys(arm for _, _, arm in groups))
@@ -47,12 +47,12 @@ def idle_picture(records: Sequence[Record], title: str) -> str:
 def _bars(left: float, top: float, group: Sequence[Record]) -> list[str]:
     good = usable(group)
     shown = good or group
-    idle = statistics.fmean(record.idle for record in shown)
+    idle = statistics.median(record.idle for record in shown)
     parts = [text(left, top - 6, f"idle {idle:.0%}" + ("" if good else ", rejected"), 12, SOFT)]
     count = len(shown[0].stages)
     for stage in range(count):
         shares = [_shares(record.stages[stage]) for record in shown]
-        late, upstream = (statistics.fmean(values) for values in zip(*shares, strict=True))
+        late, upstream = (statistics.median(values) for values in zip(*shares, strict=True))
         x, floor = left + stage * BAR, top + HEIGHT
         words = f"stage {stage}: {late:.1%} late, {upstream:.1%} upstream"
         parts.append(rect(x, floor - HEIGHT * late, BAR - 3, HEIGHT * late, "url(#late)", words=words))

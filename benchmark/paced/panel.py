@@ -64,7 +64,7 @@ class Panel:
         for number, (arm, colour) in enumerate(self.colours.items()):
             at = self.left + (self._slot - _ARM * (len(self.colours) - 1)) / 2 + _ARM * number
             places = [place for place in range(len(self.slots)) if arm in spreads[place]]
-            for _, run in itertools.groupby(places, key=lambda place: self._scale(place)):
+            for run in self._joined(arm):
                 ends = [f"{at + place * self._slot:.1f},{y(spreads[place][arm].median):.1f}" for place in run]
                 if len(ends) > 1:
                     parts.append(
@@ -84,6 +84,14 @@ class Panel:
                     )
                 )
         return parts + self._labels(top)
+
+    def _joined(self, arm: str) -> list[list[int]]:
+        """Slots beside each other whose points a line joins: of one speed, each with figures that may be used."""
+        speeds = [
+            self._scale(place) if usable(slot.get(arm, ())) else None for place, slot in enumerate(self.slots)
+        ]
+        runs = itertools.groupby(range(len(speeds)), key=speeds.__getitem__)
+        return [list(run) for speed, run in runs if speed is not None]
 
     def _labels(self, top: float) -> list[str]:
         parts = []

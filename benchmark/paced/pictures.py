@@ -1,7 +1,7 @@
 """Pictures of paced runs: throughput and times to the first token by workload and concurrency, arms as coloured series.
 
 Points are medians of the repeats that may be used, whiskers go from the least to the most. Where none may be used the
-point is hollow. Cells that ran at different speeds of the device aren't joined by a line.
+point is hollow. Lines join neighbours that ran at the same speed of the device and may be used.
 `benchmark.paced.idle_picture` draws what stages waited for.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -52,6 +53,23 @@ def test_cells_of_different_speed_say_so_and_are_not_joined() -> None:
     assert joined(0.25) == 3 and joined(0.5) == 0
 
 
+def test_lines_join_only_neighbours_that_may_be_used() -> None:
+    def lines(**second: Any) -> list[int]:
+        """Points of each line of the arm in the first row."""
+        measured = [
+            *(record(concurrency=n, arm="wavepp") for n in (1, 2, 4, 8)),
+            *(record(concurrency=n) for n in (1, 4, 8)),
+            *([record(concurrency=2, **second)] if second else []),
+        ]
+        drawn = ElementTree.fromstring(throughput_picture(measured, "t")).iter(SVG + "path")
+        paths = [each.get("d", "") for each in drawn if each.get("stroke-opacity") == "0.5"]
+        return [path.count(",") for path in paths[: len(paths) // 3]]
+
+    assert lines(tok_s=900.0) == [4, 4]
+    assert lines() == [4, 2]  # from 4 to 8, none from 1 across the slot that was not measured
+    assert lines(rejected=True, reason="crowded") == [4, 2]
+
+
 def test_rejected_figures_are_left_out_where_others_may_be_used_and_hollow_elsewhere() -> None:
     bad = {"rejected": True, "reason": "crowded"}
     picture = throughput_picture([record(), record(repeat=1, tok_s=9.0, **bad)], "t")
@@ -78,6 +96,7 @@ def test_idle_time_is_split_by_stage() -> None:
     measured = [
         record(stages=[stage(0.4, 3.0, 1.0), stage(0.0, 0.0, 0.0)]),
         record(stages=[stage(0.2, 1.0, 1.0), stage(0.0, 0.0, 0.0)], repeat=1),
+        record(stages=[stage(0.9, 2.0, 7.0), stage(0.0, 0.0, 0.0)], repeat=2, idle=0.95),
     ]
     picture = idle_picture([*measured, record(arm="wavepp", concurrency=8)], "t")
     titles = words(picture, "title")
