@@ -20,7 +20,7 @@ from benchmark.paced.arms import Arm
 from benchmark.paced.clock import now
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting, play
-from benchmark.paced.paced_server import PacedServer
+from benchmark.paced.paced_server import PacedServer, start_another
 from benchmark.paced.played import BENCH, OURS, Played, played_table
 from benchmark.progress import Progress
 from benchmark.servers import Server
@@ -28,6 +28,8 @@ from benchmark.serving import FixedLengthLoad, run_bench
 from sglang_wavepp.simulate.outcome import percentile
 
 TIMEOUT_SECONDS = 1800.0
+Client = Callable[[PacedServer, Load, Setting, int, Callable[[str], None]], Played]
+"""Plays a load on a server; gets the repeat, and where to say how far it is."""
 WARM_UP = 1000
 """Repeat of the play that nobody measures: no other has its tokens."""
 
@@ -48,15 +50,15 @@ def compare_clients(
     folder = out.parent / "paced-serving"
     progress = Progress(len(arms) * (1 + len(loads) * repeats * 2))
     played: list[Played] = []
-    servers: dict[str, Server] = {}
+    servers: dict[str, PacedServer] = {}
+    clients: tuple[tuple[str, Client], ...] = ((OURS, _ours), (BENCH, partial(_bench, folder)))
 
-    def turn(load: Load, name: str, server: Server, repeat: int) -> None:
-        assert isinstance(server, PacedServer)
-        clients = (_ours, _bench) if repeat % 2 == 0 else (_bench, _ours)
-        for client in clients:
-            progress.step(f"{load.name} {name} ({repeat + 1} of {repeats}), {client.__name__.strip('_')}")
+    def turn(load: Load, name: str, _: Server, repeat: int) -> None:
+        server = servers[name]
+        for label, client in clients[:: 1 if repeat % 2 == 0 else -1]:
+            progress.step(f"{load.name} {name} ({repeat + 1} of {repeats}), {label}")
             begun, before = now(), run_queue.main_threads(server.ranks())
-            figures = client(server, load, setting, folder, repeat, progress.detail)
+            figures = client(server, load, setting, repeat, progress.detail)
             played.append(msgspec.structs.replace(figures, waited=_waited(server, begun, before)))
             progress.done(f"{played[-1].tok_s:,.0f} tok/s")
 
@@ -69,12 +71,11 @@ def compare_clients(
                 pool=pool,
                 shorten=setting.shorten,
             )
-            server = PacedServer(config, folder)
-            ending.callback(server.stop)
             progress.step(f"starting {arm.name}")
-            with frozen(list(servers.values())):
-                server.start(progress.detail)
-                _ours(server, loads[0], setting, folder, WARM_UP, progress.detail)
+            started = list(servers.values())
+            with frozen(started):
+                server = start_another(config, folder, started, ending, progress.detail)
+                _ours(server, loads[0], setting, WARM_UP, progress.detail)
             servers[arm.name] = server
             progress.done()
         for load in loads:
@@ -91,14 +92,14 @@ def _waited(server: PacedServer, begun: float, before: Sequence[run_queue.Spent]
         after.since(earlier).waiting
         for after, earlier in zip(run_queue.main_threads(server.ranks()), before, strict=True)
     ]
-    return max(wait / seconds for wait, seconds in zip(waits, busy, strict=True))
+    # A stage that has computed nothing has no share.
+    return max((wait / seconds for wait, seconds in zip(waits, busy, strict=True) if seconds), default=0.0)
 
 
 def _ours(
     server: PacedServer,
     load: Load,
     setting: Setting,
-    folder: Path,
     repeat: int,
     progress: Callable[[str], None],
 ) -> Played:
@@ -122,10 +123,10 @@ def _ours(
 
 
 def _bench(
+    folder: Path,
     server: PacedServer,
     load: Load,
     setting: Setting,
-    folder: Path,
     repeat: int,
     progress: Callable[[str], None],
 ) -> Played:

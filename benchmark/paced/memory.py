@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from benchmark.servers import ServerError
@@ -19,15 +20,19 @@ def available(proc: Path = PROC) -> int:
 
 
 def used_by(pids: Iterable[int], proc: Path = PROC) -> int:
-    """Bytes that these processes take, shared ones by share."""
-    return 1024 * sum(_kilobytes(proc / str(pid) / "smaps_rollup", "Pss") for pid in pids)
+    """Bytes that these processes take, shared ones by share; one that has ended takes none."""
+    total = 0
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            total += 1024 * _kilobytes(proc / str(pid) / "smaps_rollup", "Pss")
+    return total
 
 
 def see_room(pids: Iterable[int], proc: Path = PROC) -> None:
     """See whether another server like this one fits.
 
     Args:
-        pids: the ranks of the server that was started last.
+        pids: all processes of the server that was started last.
 
     Raises:
         ServerError: it doesn't.

@@ -6,6 +6,7 @@ import argparse
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmark.paced.arms import LADDER, STOCK_DEFAULT_CHUNK, Arm, arms_named
@@ -13,7 +14,7 @@ from benchmark.paced.cells import TEN, Cell, cells_named
 from benchmark.paced.device_model import PRESETS
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting
-from benchmark.paced.records import Record, Records
+from benchmark.paced.records import Record, Records, by_cell_and_arm, usable
 from benchmark.paced.run import digest_of
 from benchmark.paced.survival import RATES, Survival, working_set
 from benchmark.paced.trace_file import TraceLoad, read_trace
@@ -135,18 +136,24 @@ def pool_of(asked: argparse.Namespace) -> int:
 def best_stock(records: Sequence[Record]) -> list[str]:
     """The stock arms with the highest geometric mean over the cells that all of them have, best first.
 
+    What was rejected does not count, and of several settings only the last in the file do.
+
     Raises:
-        ValueError: no stock arm was measured.
+        ValueError: no stock arm was measured, or they have no cell in common.
     """
+    scouted = [each for each in usable(records) if each.settings == records[-1].settings]
     by_arm: dict[str, dict[tuple[str, int], float]] = {}
-    for record in records:
-        if record.arm.startswith("stock"):
-            by_arm.setdefault(record.arm, {})[record.workload, record.concurrency] = record.tok_s
+    for (workload, concurrency, arm), group in by_cell_and_arm(scouted).items():
+        if arm.startswith("stock"):
+            tok_s = statistics.median(record.tok_s for record in group)
+            by_arm.setdefault(arm, {})[workload, concurrency] = tok_s
     if not by_arm:
-        raise ValueError("no stock arm was scouted; run: python -m benchmark.paced scout")
+        raise ValueError("no stock arm was scouted that may be used; run: python -m benchmark.paced scout")
     common = set.intersection(*(set(cells) for cells in by_arm.values()))
     if not common:
-        raise ValueError("the stock arms of the scouting run have no cell in common")
+        raise ValueError(
+            f"{', '.join(by_arm)} have no cell in common that may be used and has the settings of the last scouting run"
+        )
     means = {arm: statistics.geometric_mean([cells[c] for c in common]) for arm, cells in by_arm.items()}
     return sorted(means, key=lambda arm: -means[arm])[:BEST_STOCK]
 
@@ -167,18 +174,17 @@ def arms_of(asked: argparse.Namespace, folder: Path) -> tuple[Arm, ...]:
 
 def setting_of(asked: argparse.Namespace) -> Setting:
     """What all arms share, with a digest of everything that a figure depends on."""
-    words = (
-        *(asked.pp, asked.rounds, asked.scale, asked.shorten, asked.device),
-        *(WAVE_TOKENS, pool_of(asked), asked.requests),
-    )
-    return Setting(
+    setting = Setting(
         pp=asked.pp,
         wave_tokens=WAVE_TOKENS // asked.shorten,
         shorten=asked.shorten,
         model=PRESETS[asked.device].shortened(asked.shorten),
         scale=asked.scale or None,
-        digest=digest_of(" ".join(map(str, words))),
+        digest="",
     )
+    # What was decided here counts, not how: this module's source does not.
+    decided = (setting, pool_of(asked), asked.rounds, asked.requests)
+    return replace(setting, digest=digest_of(repr(decided)))
 
 
 def repeats_of(asked: argparse.Namespace) -> int:

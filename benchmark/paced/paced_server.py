@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmark.configuration import ServerConfig
 from benchmark.paced import plugin
 from benchmark.paced.device_model import VARIABLE, DeviceModel
+from benchmark.paced.memory import see_room
 from benchmark.paced.model_folder import paced_model_folder
 from benchmark.servers import CHECKOUT, Server
 from sglang_wavepp.cpu.models.configurations import ModelKind
@@ -103,3 +106,28 @@ class PacedServer(Server):
         draft = self.traces / "scale.draft"
         draft.write_text(repr(scale))
         draft.rename(self.traces / "scale")
+
+
+def start_another(
+    config: PacedConfig,
+    folder: Path,
+    started: Sequence[PacedServer],
+    ending: ExitStack,
+    progress: Callable[[str], None],
+) -> PacedServer:
+    """Start a server beside others, if it fits into memory.
+
+    Args:
+        folder: for logs and traces.
+        started: the others; the last one says how much memory a server needs.
+        ending: stops the server.
+
+    Raises:
+        ServerError: there is no room for it, or it didn't start.
+    """
+    if started:
+        see_room(started[-1].processes())
+    server = PacedServer(config, folder)
+    ending.callback(server.stop)
+    server.start(progress)
+    return server

@@ -11,8 +11,7 @@ from benchmark.interleaved import frozen
 from benchmark.paced.arms import Arm
 from benchmark.paced.load import Load
 from benchmark.paced.measure import Setting, measure
-from benchmark.paced.memory import see_room
-from benchmark.paced.paced_server import PacedServer
+from benchmark.paced.paced_server import PacedServer, start_another
 from benchmark.paced.records import Records
 from benchmark.progress import Progress
 from benchmark.servers import CHECKOUT
@@ -21,7 +20,7 @@ ATTEMPTS = 2
 """How often a repeat is measured when it is rejected, before it stands as rejected."""
 _SOURCES = ("python/sglang_wavepp", "sgl_patches", "benchmark/paced")
 _ASIDE = (
-    *("__main__", "options", "client_comparison", "played"),
+    *("__main__", "options", "client_comparison", "memory", "played"),
     *("idle_picture", "panel", "pictures", "ratios", "simulated", "tables", "text_table", "timelines"),
 )
 """Modules that no figure of a record depends on: what was measured stays good when they change."""
@@ -92,12 +91,8 @@ class Run:
             pool=self._pool,
             shorten=setting.shorten,
         )
-        for last in list(self._servers.values())[-1:]:
-            see_room(last.ranks())
-        server = PacedServer(config, self._folder)
-        ending.callback(server.stop)
-        server.start(progress.detail)
-        self._servers[arm.name] = server
+        started = list(self._servers.values())
+        self._servers[arm.name] = start_another(config, self._folder, started, ending, progress.detail)
 
     def _measure(self, load: Load, repeat: int, arm: Arm, progress: Progress) -> str:
         """Measure once, and again when that was rejected; what came out, in words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,27 @@ def test_a_server_of_the_size_of_the_last_one_must_fit_with_a_margin(tmp_path: P
 
 
 def test_this_machine_says_what_it_has() -> None:
-    assert available() > 0 and used_by([os.getpid()]) > 1 << 20
+    def said(path: str, name: str) -> int:
+        (line,) = (line for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
+
+    total, used = said("/proc/meminfo", "MemTotal"), used_by([os.getpid()])
+    assert total / 1000 < available() <= total
+    # The kernel counts VmRSS in steps, so that it may lag behind.
+    resident = said("/proc/self/status", "VmRSS")
+    assert resident / 100 < used <= 1.05 * resident
+
+
+def test_a_process_that_has_ended_takes_nothing(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert used_by([ended.pid]) == 0
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert used_by([zombie.pid]) == 0
+    zombie.wait()
+    proc = machine(tmp_path, left=2500, each=1000)
+    assert used_by([7, 9, 8], proc) == 2000 * 1024
 
 
 def test_a_kernel_that_says_nothing_is_named(tmp_path: Path) -> None:

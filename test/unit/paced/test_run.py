@@ -14,7 +14,7 @@ from unit.paced.made_records import record
 
 from benchmark.paced import __main__ as command
 from benchmark.paced import measure as measure_module
-from benchmark.paced import options
+from benchmark.paced import options, paced_server
 from benchmark.paced import run as run_module
 from benchmark.paced.arms import ARMS, LADDER, STOCK_DEFAULT_CHUNK, arms_named
 from benchmark.paced.cells import TEN, cells_named
@@ -27,6 +27,7 @@ from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
 from benchmark.paced.survival import working_set
 from benchmark.paced.tables import table
+from benchmark.servers import ServerError
 
 SETTING = Setting(
     pp=2,
@@ -44,7 +45,9 @@ SETTING = Setting(
 class FakeServer:
     """Stands for a paced server."""
 
+    PROCESSES: ClassVar[dict[int, str]] = {7: "launcher", 8: "scheduler_PP0"}
     started: ClassVar[list[str]] = []
+    stopped: ClassVar[list[str]] = []
 
     def __init__(self, config: Any, folder: Path) -> None:
         self.name = config.name
@@ -52,11 +55,11 @@ class FakeServer:
     def start(self, progress: Any) -> None:
         FakeServer.started.append(self.name)
 
-    def ranks(self) -> list[int]:
-        return []
+    def processes(self) -> dict[int, str]:
+        return self.PROCESSES
 
     def stop(self) -> None:
-        pass
+        FakeServer.stopped.append(self.name)
 
 
 @pytest.fixture
@@ -72,10 +75,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int, int]]
     def frozen(servers: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(run_module, "PacedServer", FakeServer)
+    monkeypatch.setattr(paced_server, "PacedServer", FakeServer)
+    monkeypatch.setattr(paced_server, "see_room", lambda pids: None)
     monkeypatch.setattr(run_module, "measure", measure)
     monkeypatch.setattr(run_module, "frozen", frozen)
-    FakeServer.started = []
+    FakeServer.started, FakeServer.stopped = [], []
     return calls
 
 
@@ -157,12 +161,58 @@ def test_figures_depend_on_the_sources_that_measure_and_not_on_those_that_show(
     folder = tmp_path / "benchmark" / "paced"
     folder.mkdir(parents=True)
     digests = []
-    for name in ("measure", "pictures", "measure"):
+    for name in ("measure", "pictures", "memory", "options", "client_comparison", "measure"):
         with (folder / f"{name}.py").open("a") as file:
             file.write("# changed\n")
         digests.append(run_module.digest_of("settings"))
-    assert digests[0] == digests[1] != digests[2]
-    assert run_module.digest_of("other settings") != digests[2]
+    assert len(set(digests[:-1])) == 1 and digests[-1] != digests[0]
+    assert run_module.digest_of("other settings") != digests[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("PRESETS", {"even": DeviceModel(per_wave=1.0)}),
+        ("WAVE_TOKENS", 8192),
+        ("POOL", 1 << 20),
+    ],
+)
+def test_figures_depend_on_what_the_options_were_made_into(
+    name: str, other: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = options.parser({}).parse_args([])
+    before = options.setting_of(asked)
+    assert options.setting_of(asked) == before and before.digest
+    monkeypatch.setattr(options, name, other)
+    assert options.setting_of(asked).digest != before.digest
+
+
+@pytest.mark.parametrize(
+    "words", [["--scale", "0.5"], ["--pp", "4"], ["--rounds", "3"], ["--requests", "9"], ["--shorten", "2"]]
+)
+def test_figures_depend_on_what_was_asked_for(words: list[str]) -> None:
+    first, second = (options.setting_of(options.parser({}).parse_args(given)) for given in ([], words))
+    assert first.digest != second.digest
+
+
+# --- room -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_server_is_started_only_where_there_is_room(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[int, str]] = []
+
+    def see_room(pids: dict[int, str]) -> None:
+        asked.append(pids)
+        raise ServerError("no room")
+
+    monkeypatch.setattr(paced_server, "see_room", see_room)
+    with pytest.raises(ServerError, match="no room"):
+        run(tmp_path / "r.json")
+    # All processes of the first server count, and not its ranks only; it is stopped.
+    assert FakeServer.started == ["stock"] and asked == [FakeServer.PROCESSES] and measured == []
+    assert FakeServer.stopped == ["stock"]
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -324,8 +374,22 @@ def test_the_best_stock_arms_of_a_scouting_run() -> None:
         record(arm="stock", tok_s=9000.0, concurrency=8),  # the others lack this cell
     ]
     assert options.best_stock(scouted) == ["stock-2p", "stock-stream"]
-    with pytest.raises(ValueError, match="scout"):
-        options.best_stock([record(arm="wavepp")])
+    for nothing in ([], [record(arm="wavepp")], [record(rejected=True, reason="crowded")]):
+        with pytest.raises(ValueError, match="scout"):
+            options.best_stock(nothing)
+
+
+def test_rejected_and_older_figures_choose_no_stock_arm() -> None:
+    older = [record(arm="stock-m2", tok_s=9000.0, settings="older")]
+    crowded = [record(arm="stock-m4", tok_s=9000.0, rejected=True, reason="crowded")]
+    newest = [
+        *(record(arm="stock", repeat=n, tok_s=tok_s) for n, tok_s in enumerate((100.0, 100.0, 300.0))),
+        record(arm="stock-2p", tok_s=200.0),
+    ]
+    assert options.best_stock([*older, *crowded, *newest]) == ["stock-2p", "stock"]
+    apart = [record(arm="stock-2p", workload="cold131", settings="d"), record(arm="stock", settings="d")]
+    with pytest.raises(ValueError, match="stock-2p, stock have no cell in common"):
+        options.best_stock([record(arm="stock-2p", settings="older"), *apart])
 
 
 # --- what a play does to the cache ------------------------------------------------------------------------------------
