@@ -2,7 +2,8 @@
 
 A weighted least-squares fit of the three non-negative parts of `WaveCost`, by relative error, in which outliers lose
 their weight. Samples are kept by size: steady traffic of one size must not push out the few small waves from which
-the cost of a wave itself is known. Where the samples can't tell parts apart, because all waves are alike, the ratios of
+the cost of a wave itself is known. As these may be old, all samples are taken over to the new speed when the device
+has become faster or slower. Where the samples can't tell parts apart, because all waves are alike, the ratios of
 `GUESS` do, with the weight of one vague observation each.
 """
 
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from sglang_wavepp.planning.cost import GUESS, WaveCost
+from sglang_wavepp.planning.measured_wave import MeasuredWave, cost_of, parts_of
 from sglang_wavepp.planning.spans import PlannedSpan
+from sglang_wavepp.planning.speed_watch import SpeedWatch
 
 FEWEST = 12
 """Samples before the first estimate."""
@@ -33,27 +36,8 @@ LEAST_RATIO = 1 / 8
 """Of the guessed ratio, the least that a wave costs by itself: noise must not make it free, for waves would be tiny."""
 WORST_FIT = 0.3
 """Median relative residual above which there is no estimate."""
-_SCALES = (1.0, 1e-4, 1e-9)
-_GUESSED = tuple(
-    part / scale / (GUESS.per_token / _SCALES[1])
-    for part, scale in zip((GUESS.per_wave, GUESS.per_token, GUESS.per_pair), _SCALES, strict=True)
-)
+_GUESSED = tuple(part / parts_of(GUESS)[1] for part in parts_of(GUESS))
 _CHOICES = tuple(chosen for size in (3, 2, 1) for chosen in combinations(range(3), size))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A wave's features, divided by its seconds: a fit of them to 1 is one by relative error."""
-
-    wave: float
-    tokens: float
-    pairs: float
-    seconds: float
-    size: int
-
-    def off(self, parts: Sequence[float]) -> float:
-        """Relative residual."""
-        return parts[0] * self.wave + parts[1] * self.tokens + parts[2] * self.pairs - 1
 
 
 @dataclass(slots=True)
@@ -65,7 +49,9 @@ class CostEstimator:
     """
 
     window: int = 48
-    _samples: dict[int, deque[_Sample]] = field(default_factory=dict)
+    _samples: dict[int, deque[MeasuredWave]] = field(default_factory=dict)
+    _watch: SpeedWatch = field(default_factory=SpeedWatch)
+    _count: int = 0
     _new: int = 0
     _due: int = FEWEST
     _fitted: WaveCost | None = None
@@ -76,23 +62,16 @@ class CostEstimator:
         Raises:
             ValueError: the time isn't a positive number, or there are no spans.
         """
-        tokens = pairs = 0
-        for span in spans:
-            tokens += span.length
-            pairs += span.end * span.end - span.start * span.start
-        if tokens < 1 or not (0 < seconds < math.inf):
-            raise ValueError(f"{tokens} tokens in {seconds} s are no measured wave")
-        of_size = self._samples.setdefault(tokens.bit_length(), deque(maxlen=self.window))
-        of_size.append(
-            _Sample(
-                wave=1 / seconds,
-                tokens=tokens * _SCALES[1] / seconds,
-                pairs=pairs / 2 * _SCALES[2] / seconds,
-                seconds=seconds,
-                size=tokens,
-            )
-        )
+        wave = MeasuredWave.of(spans, seconds, number=self._count)
+        self._count += 1
+        of_size = self._samples.setdefault(wave.size.bit_length(), deque(maxlen=self.window))
+        change = None
+        if self._fitted is not None:
+            change = self._watch.note(wave, parts_of(self._fitted), of_size)
+        of_size.append(wave)
         self._new += 1
+        if change is not None:
+            self._take_over(*change)
 
     def estimate(self) -> WaveCost | None:
         """The cost, None while the samples don't tell it. Fits again only after enough new samples."""
@@ -102,8 +81,16 @@ class CostEstimator:
             self._fitted = _fit(samples) or self._fitted
         return self._fitted
 
+    def _take_over(self, first: int, factor: float) -> None:
+        """What was measured before wave `first` counts as if it had taken `factor` times as long; fit at once."""
+        for of_size in self._samples.values():
+            for place, wave in enumerate(of_size):
+                if wave.number < first:
+                    of_size[place] = wave.slowed(factor)
+        self._due = self._new
 
-def _fit(samples: Sequence[_Sample]) -> WaveCost | None:
+
+def _fit(samples: Sequence[MeasuredWave]) -> WaveCost | None:
     weights = [1.0] * len(samples)
     per_token = min(1 / sample.tokens for sample in samples)
     noise = 1.0
@@ -122,7 +109,7 @@ def _fit(samples: Sequence[_Sample]) -> WaveCost | None:
     if spread > WORST_FIT or parts[1] <= 0:
         return None
     per_wave = max(parts[0], LEAST_RATIO * _GUESSED[0] * parts[1])
-    return WaveCost(per_wave=per_wave, per_token=parts[1] * _SCALES[1], per_pair=parts[2] * _SCALES[2])
+    return cost_of((per_wave, parts[1], parts[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +125,7 @@ class _Normal:
     right: list[float]
 
     @classmethod
-    def of(cls, samples: Sequence[_Sample], weights: Sequence[float]) -> _Normal:
+    def of(cls, samples: Sequence[MeasuredWave], weights: Sequence[float]) -> _Normal:
         """The equations of these samples."""
         ww = wt = wp = tt = tp = pp = w1 = t1 = p1 = 0.0
         for weight, sample in zip(weights, samples, strict=True):

@@ -1,4 +1,5 @@
 import random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +7,9 @@ from hypothesis import strategies as st
 
 from sglang_wavepp.planning.cost import GUESS, WaveCost
 from sglang_wavepp.planning.cost_estimate import FEWEST, CostEstimator
+from sglang_wavepp.planning.measured_wave import MeasuredWave, parts_of
 from sglang_wavepp.planning.spans import PlannedSpan
+from sglang_wavepp.planning.speed_watch import SpeedWatch
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -144,3 +147,89 @@ def test_impossible_times_are_errors(seconds: float) -> None:
 def test_a_wave_without_tokens_is_an_error() -> None:
     with pytest.raises(ValueError, match="no measured wave"):
         CostEstimator().add((), 1.0)
+
+
+# --- another speed ------------------------------------------------------------------------------------------
+
+TRUE = WaveCost(per_wave=8e-3, per_token=17.5e-6, per_pair=1.4e-10)
+
+
+def _scaled(cost: WaveCost, factor: float) -> WaveCost:
+    return WaveCost(
+        per_wave=factor * cost.per_wave, per_token=factor * cost.per_token, per_pair=factor * cost.per_pair
+    )
+
+
+def _play(
+    estimator: CostEstimator,
+    rng: random.Random,
+    true: WaveCost,
+    waves: int,
+    *,
+    sizes: tuple[int, ...] = SIZES,
+    noise: float = 0.0,
+    longest: int = 131_072,
+) -> None:
+    for _ in range(waves):
+        spans = (PlannedSpan("a", rng.randrange(0, longest, 64), rng.choice(sizes)),)
+        estimator.add(spans, true.of(spans) * max(0.2, rng.gauss(1, noise)))
+        estimator.estimate()
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 0.8, 1.25, 2, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_small_waves_cost_follows_the_device_although_only_large_ones_are_left(
+    factor: float, seed: int
+) -> None:
+    rng, estimator = random.Random(seed), CostEstimator()
+    _play(estimator, rng, TRUE, 300, noise=0.02)
+    now = _scaled(TRUE, factor)
+    _play(estimator, rng, now, 100, sizes=(8192, 16384), noise=0.02)
+    cost = estimator.estimate()
+    assert cost is not None
+    for size in SIZES:
+        spans = (PlannedSpan("a", 100_000, size),)
+        assert cost.of(spans) == pytest.approx(now.of(spans), rel=0.06)
+
+
+def test_a_first_look_at_long_contexts_is_not_taken_for_another_speed() -> None:
+    rng, estimator = random.Random(1), CostEstimator()
+    _play(estimator, rng, TRUE, 300, longest=4096)
+    _play(estimator, rng, WaveCost(per_wave=8e-3, per_token=17.5e-6, per_pair=6e-10), 100, sizes=(16384,))
+    cost = estimator.estimate()
+    assert cost is not None
+    short = (PlannedSpan("a", 0, 512),)
+    assert cost.of(short) == pytest.approx(TRUE.of(short), rel=0.15)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_noise_and_outliers_are_not_taken_for_another_speed(seed: int) -> None:
+    rng = random.Random(seed)
+    estimator = CostEstimator()
+    with mock.patch.object(CostEstimator, "_take_over", side_effect=AssertionError):
+        for _ in range(400):
+            spans = _wave(rng)
+            late = rng.uniform(1.2, 6) if rng.random() < 0.3 else 1.0
+            estimator.add(spans, TRUE.of(spans) * max(0.2, rng.gauss(1, 0.05)) * late)
+            estimator.estimate()
+
+
+def test_eight_waves_in_a_row_are_needed_and_they_count_from_the_first() -> None:
+    watch, parts = SpeedWatch(), parts_of(TRUE)
+    spans = (PlannedSpan("a", 1024, 4096),)
+
+    def wave(number: int, factor: float) -> MeasuredWave:
+        return MeasuredWave.of(spans, factor * TRUE.of(spans), number=number)
+
+    known = [wave(0, 1.0)]
+    assert [watch.note(wave(n, 2.0), parts, known) for n in range(1, 8)] == [None] * 7
+    assert watch.note(wave(8, 1.0), parts, known) is None, "one as before: it starts anew"
+    assert [watch.note(wave(n, 2.0), parts, known) for n in range(9, 16)] == [None] * 7
+    assert watch.note(wave(16, 0.5), parts, known) is None, "the other way: it starts anew"
+    assert [watch.note(wave(n, 0.5), parts, known) for n in range(17, 23)] == [None] * 6
+    found = watch.note(wave(23, 0.5), parts, known)
+    assert found is not None and found[0] == 16 and found[1] == pytest.approx(0.5)
+    assert [watch.note(wave(n, 2.0), parts, []) for n in range(30, 50)] == [None] * 20, (
+        "nothing to compare with"
+    )
