@@ -261,8 +261,9 @@ class Leader:
                 self.stat["max_passed"] = max(self.stat["max_passed"], self.passed[earlier])
 
     def _take_grants(self, opened: Broadcast, votes: Sequence[Vote]) -> list[int]:
-        """Requests whose extension was refused by a rank that had all the capacity there is."""
+        """Requests whose extension was refused by a rank that had all the capacity there is, or will be soon."""
         refused = []
+        lowering = self.rules.refusals_wait_for_trims and any(attempt.trims for attempt in opened.attempts)
         for extension in opened.extensions:
             rid = extension.rid
             if rid not in self.runs or self.rank.requests[rid].epoch != extension.epoch:
@@ -271,7 +272,7 @@ class Leader:
             if all(answer.granted for answer in answers):
                 self.runs[rid].granted = extension.target
                 self._tell("extended", rid, extension.target)
-            elif any(
+            elif not lowering and any(
                 not answer.granted and answer.applied_command >= self.last_freeing for answer in answers
             ):
                 refused.append(rid)

@@ -53,6 +53,12 @@ MUTANTS = (
         "growing",
         87,
     ),
+    Variant(
+        "refused extensions count beside trims",
+        Rules(victims="concrete", refusals_wait_for_trims=False),
+        "warm",
+        10_003_751,
+    ),
     Variant("all aborts are commands", Rules(aborts="commands")),
     Variant(
         "all aborts are commands, which wait for nothing",

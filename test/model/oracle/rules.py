@@ -63,6 +63,10 @@ class Rules:
     """A refused extension counts when its rank has applied the last command that frees capacity (`all`), the last
     retraction, or always."""
 
+    refusals_wait_for_trims: bool = True
+    """A refused extension does not count in a round in which a request goes lower: what that one holds may be what the
+    extension lacks, and it is admitted, or lets go, within a few rounds."""
+
     extensions_first: bool = True
     """No request is newly attempted while an extension is pending."""
 
