@@ -38,8 +38,8 @@ def test_the_device_is_slower_where_waves_are_smaller() -> None:
     assert scales == {
         "reuse131:1": 0.25,
         **dict.fromkeys(("reuse131:4", "reuse131:8", "reuse262:1", "reuse262:4"), 0.5),
-        **dict.fromkeys(("cold131:1", "cold65:1"), 0.5),
-        **dict.fromkeys(("cold131:8", "mixed131:8", "phases"), 1.0),
+        **dict.fromkeys(("cold131:1", "cold65:1", "phases"), 0.5),
+        **dict.fromkeys(("cold131:8", "mixed131:8"), 1.0),
     }
 
 
