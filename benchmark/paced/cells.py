@@ -38,15 +38,15 @@ class Cell:
     def scale(self) -> float:
         """Speed of the device for this cell, the same for all arms.
 
-        A cold suffix is cut into waves of thousands of tokens, and so is most of what a mixed load computes. Where only 10% of a prompt is computed, or a single request has all stages to itself, waves are small
-        and half speed is needed. They are smallest for one request that has computed 118,000 tokens and lacks 13,000:
-        at half speed hosts still waited for a core too long.
+        A cold suffix is cut into waves of thousands of tokens, and so is most of what a mixed load computes. Where only
+        10% of a prompt is computed, or a single request has all stages to itself, waves are small and half speed is
+        needed. They are smallest for one request that has computed 118,000 tokens and lacks 13,000: at half speed hosts
+        still waited for a core too long.
         """
         if self.kind == "reuse131" and self.concurrency == 1:
             return SLOWEST
-        return (
-            SLOWER if self.kind.startswith("reuse") or self.kind == PHASES or self.concurrency == 1 else FULL
-        )
+        large = self.kind.startswith(("cold", "mixed")) and self.concurrency > 1
+        return FULL if large else SLOWER
 
     @property
     def bounded(self) -> bool:
