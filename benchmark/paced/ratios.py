@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmark.interleaved import ratio
+from benchmark.interleaved import Spread, ratio
 from benchmark.paced.records import Record, usable
 from benchmark.paced.text_table import text_table
 from sglang_wavepp.simulate.outcome import Outcome
@@ -29,18 +29,6 @@ _HEAD = (
 )
 
 
-class Span(msgspec.Struct, frozen=True):
-    """Median, smallest and largest of the ratios of all pairs."""
-
-    median: float
-    low: float
-    high: float
-
-    def text(self) -> str:
-        """Such as ``2.21 (2.06-2.22)``."""
-        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
-
-
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     """One WavePP arm in one cell, divided by the stock arm with the highest median throughput in repeats of both.
 
@@ -57,9 +45,9 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     stock: str
     pairs: int
-    tok_s: Span
-    p50: Span
-    p95: Span
+    tok_s: Spread
+    p50: Spread
+    p95: Spread
     simulated_tok_s: float | None = None
     simulated_p50: float | None = None
     simulated_p95: float | None = None
@@ -95,7 +83,7 @@ def ratio_table(found: Sequence[Ratio]) -> str:
             each.arm,
             each.stock,
             str(each.pairs),
-            *(span.text() for span in (each.tok_s, each.p50, each.p95)),
+            *(spread.text(2) for spread in (each.tok_s, each.p50, each.p95)),
             *(
                 "-" if value is None else f"{value:.2f}"
                 for value in (each.simulated_tok_s, each.simulated_p50, each.simulated_p95)
@@ -144,9 +132,8 @@ def _left_out(stock: Iterable[Sequence[Record]], used: Sequence[tuple[Record, Re
 
 
 def _ratio(pairs: Sequence[tuple[Record, Record]], left_out: str | None, simulated: Simulated) -> Ratio:
-    def span(value: Callable[[Record], float]) -> Span:
-        spread = ratio([value(ours) for ours, _ in pairs], [value(theirs) for _, theirs in pairs])
-        return Span(spread.median, spread.low, spread.high)
+    def spread(value: Callable[[Record], float]) -> Spread:
+        return ratio([value(ours) for ours, _ in pairs], [value(theirs) for _, theirs in pairs])
 
     first, rival = pairs[0]
     mine, other = simulated(first), simulated(rival)
@@ -156,9 +143,9 @@ def _ratio(pairs: Sequence[tuple[Record, Record]], left_out: str | None, simulat
         arm=first.arm,
         stock=rival.arm,
         pairs=len(pairs),
-        tok_s=span(lambda record: record.tok_s),
-        p50=span(lambda record: record.p50_s),
-        p95=span(lambda record: record.p95_s),
+        tok_s=spread(lambda record: record.tok_s),
+        p50=spread(lambda record: record.p50_s),
+        p95=spread(lambda record: record.p95_s),
         simulated_tok_s=pair[0].tok_s / pair[1].tok_s if pair else None,
         simulated_p50=pair[0].p50_s / pair[1].p50_s if pair else None,
         simulated_p95=pair[0].p95_s / pair[1].p95_s if pair else None,

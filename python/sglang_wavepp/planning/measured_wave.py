@@ -20,7 +20,6 @@ class MeasuredWave:
 
     Attributes:
         wave, tokens, pairs: features; a cost's `parts` are their factors.
-        seconds: that it took.
         size: its tokens.
         number: waves that were measured before it.
     """
@@ -28,7 +27,6 @@ class MeasuredWave:
     wave: float
     tokens: float
     pairs: float
-    seconds: float
     size: int
     number: int
 
@@ -49,7 +47,6 @@ class MeasuredWave:
             wave=1 / seconds,
             tokens=tokens * _SCALES[1] / seconds,
             pairs=pairs / 2 * _SCALES[2] / seconds,
-            seconds=seconds,
             size=tokens,
             number=number,
         )
@@ -64,7 +61,6 @@ class MeasuredWave:
             self.wave / factor,
             self.tokens / factor,
             self.pairs / factor,
-            seconds=self.seconds * factor,
             size=self.size,
             number=self.number,
         )
