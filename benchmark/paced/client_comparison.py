@@ -64,13 +64,7 @@ def compare_clients(
 
     with ExitStack() as ending:
         for arm in arms:
-            config = arm.config(
-                pp=setting.pp,
-                wave_tokens=setting.wave_tokens,
-                device=setting.model,
-                pool=pool,
-                shorten=setting.shorten,
-            )
+            config = setting.config_of(arm, pool=pool)
             progress.step(f"starting {arm.name}")
             started = list(servers.values())
             with frozen(started):

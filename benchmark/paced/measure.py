@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmark.paced import analysis, recorder, run_queue
+from benchmark.paced.arms import Arm
 from benchmark.paced.cells import PAGE
 from benchmark.paced.clients import Clients, Served
 from benchmark.paced.device_model import DeviceModel
 from benchmark.paced.load import Load
-from benchmark.paced.paced_server import PacedServer
+from benchmark.paced.paced_server import PacedConfig, PacedServer
 from benchmark.paced.prompts import Script
 from benchmark.paced.records import Record, StageRecord
 from benchmark.paced.replay import ideal_seconds
@@ -50,6 +51,12 @@ class Setting:
     model: DeviceModel
     scale: float | None
     digest: str
+
+    def config_of(self, arm: Arm, *, pool: int) -> PacedConfig:
+        """The server of an arm, with so many cache tokens a stage."""
+        return arm.config(
+            pp=self.pp, wave_tokens=self.wave_tokens, device=self.model, pool=pool, shorten=self.shorten
+        )
 
 
 def play(

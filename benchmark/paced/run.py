@@ -83,14 +83,7 @@ class Run:
         return self._records.find(load.kind, load.concurrency, arm.name, repeat, self._setting.digest)
 
     def _start(self, arm: Arm, ending: ExitStack, progress: Progress) -> None:
-        setting = self._setting
-        config = arm.config(
-            pp=setting.pp,
-            wave_tokens=setting.wave_tokens,
-            device=setting.model,
-            pool=self._pool,
-            shorten=setting.shorten,
-        )
+        config = self._setting.config_of(arm, pool=self._pool)
         started = list(self._servers.values())
         self._servers[arm.name] = start_another(config, self._folder, started, ending, progress.detail)
 
