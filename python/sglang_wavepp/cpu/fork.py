@@ -11,6 +11,7 @@ before the first child starts: that is what `before_fork` is for.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import multiprocessing
@@ -84,8 +85,14 @@ def _launch(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if refusal is not None:
         logger.info("Starting processes by spawn: %s", refusal)
         return original(*args, **kwargs)
-    with _start_method("fork"):
-        return original(*args, **kwargs)
+    # A collection writes into every object that it looks at, and each child would copy the pages of what it shares.
+    gc.collect()
+    gc.freeze()
+    try:
+        with _start_method("fork"):
+            return original(*args, **kwargs)
+    finally:
+        gc.unfreeze()
 
 
 def _prepare() -> None:

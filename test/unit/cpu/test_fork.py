@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
 from collections.abc import Iterator
@@ -39,6 +40,14 @@ def test_it_forks_after_the_preparation_and_only_inside_the_launch(calls: list[s
     launch(calls)
     assert calls == ["before_fork", "fork", "fork"]
     assert multiprocessing.get_start_method() == "spawn"
+
+
+def test_children_copy_no_page_for_the_collector(calls: list[str]) -> None:
+    frozen: list[int] = []
+    fork._launch(lambda: frozen.append(gc.get_freeze_count()))
+    assert frozen[0] > 10_000 and gc.get_freeze_count() == 0, (
+        "the launcher's own rubbish is collected afterwards"
+    )
 
 
 def test_the_start_method_comes_back_when_the_launch_fails(calls: list[str]) -> None:
