@@ -12,7 +12,10 @@ DENSE = ServerConfig(model=ModelKind.DENSE, wavepp=True, trace=True, page=16)
 HYBRID_MOE = ServerConfig(model=ModelKind.HYBRID_MOE, wavepp=True, trace=True, chunk=192)
 SMALL_POOL = ServerConfig(model=ModelKind.HYBRID, wavepp=True, trace=True, pool=4096)
 ZERO_SNAPSHOT = HYBRID.with_(environment=(("SGLANG_WAVEPP_FAULT", "zero_snapshot"),))
-TWO_WALK = DENSE.with_(trace=False, options=("--wavepp-admission", "two-walk"))
+TWO_WALK = DENSE.with_(
+    trace=False,
+    options=("--wavepp-admission", "two-walk", "--wavepp-planner", "supply", "--wavepp-pipeline-fills", "3"),
+)
 INLINE = HYBRID.with_(wave_tokens=110, options=("--wavepp-admission", "inline"))
 TENSOR_PARALLEL = HYBRID.with_(tp=2)
 UNEQUAL = HYBRID.with_(

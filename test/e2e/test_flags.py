@@ -27,7 +27,9 @@ def test_server_info_shows_the_settings(server: Server, config: ServerConfig) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(("--wavepp-planner", "best"), ("--wavepp-planner", "mpu", "static"), id="planner"),
+        pytest.param(
+            ("--wavepp-planner", "best"), ("--wavepp-planner", "mpu", "supply", "static"), id="planner"
+        ),
         pytest.param(("--enable-mixed-chunk",), ("--enable-mixed-chunk",), id="mixed-chunk"),
     ],
 )

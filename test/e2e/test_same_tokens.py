@@ -19,7 +19,7 @@ from benchmark.workloads import mixed_workload
         pytest.param(1, 60, 4000, id="hybrid", marks=pytest.mark.server(HYBRID)),
         pytest.param(1, 24, 1025, id="hybrid-inline", marks=pytest.mark.server(INLINE)),
         pytest.param(2, 30, 2048, id="dense", marks=pytest.mark.server(DENSE)),
-        pytest.param(2, 16, 1025, id="dense-two-walk", marks=pytest.mark.server(TWO_WALK)),
+        pytest.param(2, 16, 1025, id="dense-two-walk-supply", marks=pytest.mark.server(TWO_WALK)),
         pytest.param(3, 30, 1280, id="hybrid-moe", marks=pytest.mark.server(HYBRID_MOE)),
     ],
 )

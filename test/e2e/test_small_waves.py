@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -65,14 +66,18 @@ def test_a_prefix_that_two_prompts_share_is_kept_where_they_part(
 
 def test_small_waves_keep_no_more_snapshots_than_waves_of_the_period(pool: ServerPool) -> None:
     prompts = [lone_prompt(71 + k, length, 1) for k, length in enumerate((100, 500, 1000, 1090, 2048))]
+    # A multiple of the period each, and the end of the prompt where that is none.
+    expected = sum(n // PERIOD + (n // 64 * 64 % PERIOD > 0) for n in (100, 500, 1000, 1090, 2048))
     kept = []
     for config in (SMALL, LARGE):
         server = pool.get(config)
         server.client.flush_cache()
         ask_all(server.client, prompts, 1)
-        kept.append(snapshots(server))
-    # A multiple of the period each, and the end of the prompt where that is none.
-    expected = sum(n // PERIOD + (n // 64 * 64 % PERIOD > 0) for n in (100, 500, 1000, 1090, 2048))
+        # The gauges are set when the server has nothing left to do, which is after the last answer.
+        deadline = time.monotonic() + 10
+        while (found := snapshots(server)) != [expected] * HYBRID.pp and time.monotonic() < deadline:
+            time.sleep(0.2)
+        kept.append(found)
     assert kept == [[expected] * HYBRID.pp] * 2
 
 

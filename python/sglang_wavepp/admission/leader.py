@@ -30,7 +30,7 @@ UNLIMITED: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Arriving:
     """What admission is likely to bring.
 
     Attributes:
@@ -232,7 +232,7 @@ class RoundsLeader:
         """Requests that were held back when a round was last thought of, see `next_due`."""
         return self._held_back
 
-    def outlook(self, *, at_most: int, patience: int = UNLIMITED) -> Outlook:
+    def arriving(self, *, at_most: int, patience: int = UNLIMITED) -> Arriving:
         """What admission is likely to bring, as far as the first requests tell.
 
         Args:
@@ -250,7 +250,7 @@ class RoundsLeader:
                 blocked += 1
             elif entry.candidate is not None:
                 tokens += len(entry.record.token_ids) - entry.candidate
-        return Outlook(tokens, blocked)
+        return Arriving(tokens, blocked)
 
     def in_admission(self) -> int:
         """Requests that are announced and neither admitted nor withdrawn."""

@@ -46,7 +46,7 @@ from sglang_wavepp.executor.readings import readings
 from sglang_wavepp.executor.reporter import InlineReporter, Reporter, ThreadedReporter
 from sglang_wavepp.executor.slots import Ring
 from sglang_wavepp.executor.stage import Stage
-from sglang_wavepp.executor.wave_clock import HostStopwatch, stopwatches
+from sglang_wavepp.executor.wave_clock import stopwatches
 from sglang_wavepp.executor.wave_costs import WaveCosts
 from sglang_wavepp.plane.messages import RankId
 from sglang_wavepp.plane.request_record import has_grammar, record_from
@@ -214,9 +214,7 @@ def assemble(scheduler: Any, fingerprints: Mapping[str, str]) -> Executor:
     thread, port = _drive(rounds, links, handover, settings, rank, fail)
     observer = _observer(scheduler, rank, partial(readings, admission, rounds, planner), timeline)
     rounds.on_round = observer.after_round
-    costs = None
-    if rank.index == 0 and isinstance(planner, MpuPlanner):
-        costs = WaveCosts(planner, synchronous=stopwatches(scheduler.device_module) is HostStopwatch)
+    costs = wave_costs(settings, planner) if rank.index == 0 else None
     stage = Stage(
         scheduler=scheduler,
         rank=rank,
@@ -327,6 +325,14 @@ def _planner(
         fills=settings.pipeline_fills,
         progress_deadline=settings.progress_deadline_ms / 1e3,
     )
+
+
+def wave_costs(settings: WaveSettings, planner: StaticPlanner | MpuPlanner) -> WaveCosts | None:
+    """Measures what waves cost for a planner that sizes them by time; None for one that looks at tokens alone."""
+    if settings.planner != "mpu":
+        return None
+    assert isinstance(planner, MpuPlanner)
+    return WaveCosts(planner)
 
 
 def publish_rule(

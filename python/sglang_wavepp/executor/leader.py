@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -124,24 +124,15 @@ class Leader:
         while not self._stopped:
             progressed = self._take_input()
             progressed |= self._take_admissions()
-            progressed |= self._timed(self._take_results)
+            progressed |= self._take_results()
             if self._scheduler.gracefully_exit:
                 self._stop("shutdown")
                 return
-            if self._timed(self._launch) or progressed:
+            if self._launch() or progressed:
                 self._was_busy = True
                 continue
             self._when_idle()
             poller.poll(self._patience_ms())
-
-    def _timed(self, step: Callable[[], bool]) -> bool:
-        """Do a step whose time belongs to the waves."""
-        if self._costs is None:
-            return step()
-        started = time.thread_time()
-        did = step()
-        self._costs.spent(time.thread_time() - started)
-        return did
 
     def _sources(self) -> list[Any]:
         receiver = self._scheduler.request_receiver
@@ -274,6 +265,7 @@ class Leader:
     # --- waves --------------------------------------------------------------------------------------------------
 
     def _launch(self) -> bool:
+        started = time.thread_time()
         self._plan_again = None
         slot = self._stage.ring.free_slot()
         if slot is None or self._scheduler._engine_paused:
@@ -291,19 +283,21 @@ class Leader:
         self._turns.launched(kind)
         if kind is WaveKind.PREFILL:
             self._launch_prefill(slot, plan.spans)
+            if self._costs is not None:
+                self._costs.launched(self._wave, time.thread_time() - started)
         else:
             assert lane is not None
             self._launch_decode(slot, lane)
         return True
 
     def _supply(self) -> Supply:
-        outlook = self._handover.outlook
+        arriving = self._handover.arriving
         return Supply(
             queue=self._bookings.remainders(),
             unplanned=self._bookings.unplanned_tokens,
             flying=self._bookings.flying(),
-            arriving_tokens=outlook.tokens,
-            arriving_requests=max(0, self._bookings.in_admission - outlook.blocked),
+            arriving_tokens=arriving.tokens,
+            arriving_requests=max(0, self._bookings.in_admission - arriving.blocked),
             now=time.monotonic(),
         )
 
@@ -339,6 +333,7 @@ class Leader:
 
     def _take_results(self) -> bool:
         progressed = False
+        started = time.thread_time()
         while (result := self._results.receive()) is not None:
             progressed = True
             flight = self._stage.ring.flight(result.wave)
@@ -352,7 +347,12 @@ class Leader:
             self._commands.send(command)
             ended = {key_of(req) for req in self._stage.apply_result(command)}
             self._applied(command.seq)
-            self._account(flight, ended, command.seq)
+            spans = self._landed(flight, command.seq) if flight.lane is None else ()
+            self._account(flight, ended)
+            now = time.thread_time()
+            if self._costs is not None and flight.lane is None:
+                self._costs.landed(flight.wave, spans, flight.stopwatch, now - started)
+            started = now
         return progressed
 
     def _lanes_of(self, flight: Flight) -> tuple[int, ...]:
@@ -371,9 +371,7 @@ class Leader:
             and req.to_finish is None
         )
 
-    def _account(self, flight: Flight, ended: set[str], command: int) -> None:
-        if flight.lane is None:
-            self._landed(flight, command)
+    def _account(self, flight: Flight, ended: set[str]) -> None:
         for key in flight.keys:
             booking = self._bookings.get(key)
             if booking is None:
@@ -387,19 +385,18 @@ class Leader:
             elif booking.abort is not None and not booking.planned and not booking.in_flight:
                 self._release(booking)
 
-    def _landed(self, flight: Flight, command: int) -> None:
-        """Tell admission what of the prompts is computed now.
+    def _landed(self, flight: Flight, command: int) -> Sequence[PlannedSpan]:
+        """Tell admission what of the prompts is computed now: the spans of the wave.
 
         A rank files what a span publishes when it launches it, and the end of a prompt when its result is applied.
         """
         spans, launched_by = self._bookings.land(flight.wave)
-        if self._costs is not None:
-            self._costs.landed(spans, flight.stopwatch)
         for span in spans:
             if span.rid not in flight.middle:
                 self._handover.computed(span.rid, span.end, command, last=True)
             elif span.publish:
                 self._handover.computed(span.rid, span.publish, launched_by, last=False)
+        return spans
 
     # --- aborts, flush, stop ------------------------------------------------------------------------------------
 

@@ -16,21 +16,30 @@ class Stopwatch(Protocol):
     def seconds(self) -> float | None:
         """How long the device computed it, None while it does."""
 
+    def host_seconds(self) -> float:
+        """How much processor time of the launching thread was the device's computing."""
+
 
 class HostStopwatch:
     """For devices that compute while they launch."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
+        self._started, self._thread = time.perf_counter(), time.thread_time()
         self._seconds: float | None = None
+        self._host = 0.0
 
     def stop(self) -> None:
         """See `Stopwatch`."""
         self._seconds = time.perf_counter() - self._started
+        self._host = time.thread_time() - self._thread
 
     def seconds(self) -> float | None:
         """See `Stopwatch`."""
         return self._seconds
+
+    def host_seconds(self) -> float:
+        """See `Stopwatch`. Less than `seconds` where the thread waited for a core or for other threads."""
+        return self._host
 
 
 class EventStopwatch:
@@ -55,6 +64,10 @@ class EventStopwatch:
         if not self._ended.query():
             return None
         return float(self._began.elapsed_time(self._ended)) / 1e3
+
+    def host_seconds(self) -> float:
+        """See `Stopwatch`: none, the device computes beside the host."""
+        return 0.0
 
 
 def stopwatches(device_module: Any) -> Callable[[], Stopwatch]:

@@ -19,35 +19,34 @@ class WaveCosts:
 
     Args:
         planner: gets every new estimate. Until the first one it plans with a guess.
-        synchronous: whether the host computes the forwards itself, so that its time has theirs in it.
     """
 
-    def __init__(self, planner: MpuPlanner, *, synchronous: bool) -> None:
+    def __init__(self, planner: MpuPlanner) -> None:
         self._planner = planner
-        self._synchronous = synchronous
         self._estimator = CostEstimator()
+        self._launches: dict[int, float] = {}
+        self._waves = 0
         self._host = 0.0
-        self._spent = 0.0
         planner.cost = GUESS
 
-    @property
-    def known(self) -> bool:
-        """Whether the planner plans with measured times."""
-        return self._planner.cost is not GUESS
+    def launched(self, wave: int, seconds: float) -> None:
+        """Planning and launching a prefill wave took the LOOP's thread so much processor time."""
+        self._launches[wave] = seconds
 
-    def spent(self, seconds: float) -> None:
-        """The LOOP's thread has worked so long (processor time) on the waves since the last one landed."""
-        self._spent += seconds
+    def landed(
+        self, wave: int, spans: Sequence[PlannedSpan], stopwatch: Stopwatch | None, seconds: float
+    ) -> None:
+        """The result of a prefill wave has come, and taking it took so much processor time.
 
-    def landed(self, spans: Sequence[PlannedSpan], stopwatch: Stopwatch | None) -> None:
-        """The result of a prefill wave has come."""
+        Decode waves take host time of their own, which none of these has.
+        """
+        host = self._launches.pop(wave) + seconds
         device = None if stopwatch is None else stopwatch.seconds()
-        spent, self._spent = self._spent, 0.0
-        if not device or device <= 0:
+        if stopwatch is None or not device or device <= 0:
             return
-        if self._synchronous:
-            spent = max(0.0, spent - device)
-        self._host += (spent - self._host) * (SMOOTHING if self._host else 1.0)
+        host -= stopwatch.host_seconds()
+        self._waves += 1
+        self._host += (host - self._host) * max(SMOOTHING, 1 / self._waves)
         self._estimator.add(spans, device)
         cost = self._estimator.estimate()
         if cost is not None:

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from sglang_wavepp.admission.leader import UNLIMITED, Admitted, Outlook
+from sglang_wavepp.admission.leader import UNLIMITED, Admitted, Arriving
 from sglang_wavepp.admission.messages import InstallRecord
 
 
@@ -77,7 +77,7 @@ class Handover:
         self.counted = counted
         self.wave_wake = wave_wake
         self.loop_wake = loop_wake
-        self.outlook = Outlook()
+        self.arriving = Arriving()
         """Rank 0: what admission is likely to bring, as the admission thread last saw it."""
         self.holds_back = False
         """Rank 0: whether the admission thread holds requests back until others have computed their prefix."""

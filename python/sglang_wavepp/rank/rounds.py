@@ -189,8 +189,8 @@ class LeadingRounds:
         outcomes = self._member.on_gather(gather)
         self._member.drain()  # the LOOP of rank 0 has made its requests itself
         events = self._leader.on_votes(votes)
-        # Before the answer: what is admitted is no outlook any more.
-        self._handover.outlook = self._leader.outlook(at_most=self._looks_ahead, patience=self._patience())
+        # Before the answer: what is admitted arrives no more.
+        self._handover.arriving = self._leader.arriving(at_most=self._looks_ahead, patience=self._patience())
         self._handover.answer(admitted=events.admitted, withdrawn=events.withdrawn)
         self.closed += 1
         self.outcomes.update(outcome.verdict for outcome in outcomes)

@@ -12,7 +12,7 @@ from sglang_wavepp.settings.errors import SettingsError
 
 ENV_SWITCH = "SGLANG_WAVEPP"
 ADMISSION_CHOICES = ("lease", "two-walk", "inline")
-PLANNER_CHOICES = ("mpu", "static")
+PLANNER_CHOICES = ("mpu", "supply", "static")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -61,6 +61,10 @@ class WaveSettings:
             raise SettingsError(
                 f"--wavepp-min-wave-tokens ({self.min_wave_tokens}) must not exceed "
                 f"--wavepp-max-wave-tokens ({self.max_wave_tokens})"
+            )
+        if self.pipeline_fills != WaveSettings.pipeline_fills and self.planner != "supply":
+            raise SettingsError(
+                f"--wavepp-pipeline-fills is read by --wavepp-planner supply alone, not by {self.planner}; leave it out"
             )
         if self.decode_reserve is not None:
             raise SettingsError(
@@ -240,9 +244,10 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "planner",
-        "{mpu,static}",
+        "{mpu,supply,static}",
         "How the size of a wave is chosen. mpu (default): so that all stages have work, from what is left to compute "
-        "and how long waves take. static: always up to --wavepp-max-wave-tokens.",
+        "and how long waves take. supply: from what is left to compute alone, in halves of --wavepp-max-wave-tokens. "
+        "static: always up to --wavepp-max-wave-tokens.",
     ),
     (
         "max_wave_tokens",
@@ -258,9 +263,8 @@ _HELP: tuple[tuple[str, str, str], ...] = (
     (
         "pipeline_fills",
         "N",
-        "How many times over the planner wants the pipeline filled with waves while it doesn't know how long waves "
-        "take (default 2). "
-        "The static planner does not use it.",
+        "How many times over the supply planner wants the pipeline filled with waves of the known work (default 2). "
+        "With other planners another value than that is refused.",
     ),
     (
         "snapshot_period",

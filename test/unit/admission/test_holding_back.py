@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from unit.admission.wording import PENDING, held, record, vote
 
-from sglang_wavepp.admission.leader import LeaderEvents, Outlook, RoundsLeader
+from sglang_wavepp.admission.leader import Arriving, LeaderEvents, RoundsLeader
 from sglang_wavepp.admission.messages import AttemptVote, Broadcast, InstallRecord
 
 pytestmark = pytest.mark.unit
@@ -94,7 +94,7 @@ def test_the_second_is_held_back_and_others_pass_it() -> None:
     assert rounds.round()[0] == ["first"]
     assert rounds.round()[0] == ["other"]
     assert rounds.leader.holds_back == 1
-    assert rounds.leader.outlook(at_most=100, patience=BLOCK) == Outlook(tokens=0, blocked=1)
+    assert rounds.leader.arriving(at_most=100, patience=BLOCK) == Arriving(tokens=0, blocked=1)
     assert rounds.due_in() == pytest.approx(SLOW), "nothing is urgent"
 
 
@@ -145,7 +145,7 @@ def test_patience_may_run_out() -> None:
     rounds.patience = 7
     assert rounds.due_in() == 0
     assert rounds.round()[0] == ["second"]
-    assert rounds.leader.outlook(at_most=100, patience=7) == Outlook()
+    assert rounds.leader.arriving(at_most=100, patience=7) == Arriving()
 
 
 def test_an_earlier_request_that_ends_in_admission_is_not_waited_for() -> None:
@@ -181,17 +181,17 @@ def test_a_round_does_not_grow_with_the_queue() -> None:
         rounds.round()
     opened = rounds.leader.next_broadcast(rounds.now, free_rows=9, patience=BLOCK)
     assert opened is not None and len(opened.hints) == 9 == rounds.leader.holds_back
-    assert rounds.leader.outlook(at_most=1000, patience=BLOCK).blocked == 17, (
+    assert rounds.leader.arriving(at_most=1000, patience=BLOCK).blocked == 17, (
         "of eighteen, one not hinted yet"
     )
 
 
-def test_the_outlook_counts_what_hints_left_up_to_who_waits() -> None:
+def test_what_arrives_counts_what_hints_left_up_to_who_waits() -> None:
     rounds = Chains()
     for rid, prompt in (("a", "1234"), ("b", "56789"), ("c", "abc")):
         rounds.announce(rid, prompt)
-    assert rounds.leader.outlook(at_most=100) == Outlook(0, 0), "nothing is hinted yet"
+    assert rounds.leader.arriving(at_most=100) == Arriving(0, 0), "nothing is hinted yet"
     rounds.cached = {"b": 2}
     rounds.round()
-    assert rounds.leader.outlook(at_most=100) == Outlook(4 + 3 + 3, 0)
-    assert rounds.leader.outlook(at_most=5) == Outlook(4 + 3, 0), "enough is known"
+    assert rounds.leader.arriving(at_most=100) == Arriving(4 + 3 + 3, 0)
+    assert rounds.leader.arriving(at_most=5) == Arriving(4 + 3, 0), "enough is known"

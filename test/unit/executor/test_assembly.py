@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_wavepp.admission.pools import PoolLimits
-from sglang_wavepp.executor.assembly import _planner, publish_rule
+from sglang_wavepp.executor.assembly import _planner, publish_rule, wave_costs
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.settings.errors import SettingsError
@@ -27,6 +27,15 @@ def test_the_smallest_wave_must_fit_into_the_largest() -> None:
     assert isinstance(_planner(WaveSettings(), 256, grid, LIMITS, 2), MpuPlanner)
     with pytest.raises(SettingsError, match="--wavepp-min-wave-tokens 512 is more than a wave of 256 tokens"):
         _planner(WaveSettings(min_wave_tokens=512), 256, grid, LIMITS, 2)
+
+
+@pytest.mark.parametrize(("name", "measures"), [("mpu", True), ("supply", False), ("static", False)])
+def test_only_the_planner_that_sizes_waves_by_time_has_them_measured(name: str, measures: bool) -> None:
+    settings = WaveSettings(planner=name)
+    planner = _planner(settings, 256, SpanGrid(page=16), LIMITS, 2)
+    assert (wave_costs(settings, planner) is not None) == measures
+    # Without a cost the planner halves budgets, which is what supply means.
+    assert (getattr(planner, "cost", None) is not None) == measures
 
 
 @pytest.mark.parametrize("hybrid", [True, False])

@@ -57,7 +57,7 @@ def test_wave_size_follows_the_chunk_size() -> None:
             {"wavepp_admission": "magic"},
             "--wavepp-admission must be one of lease, two-walk, inline, got 'magic'",
         ),
-        ({"wavepp_planner": "best"}, "--wavepp-planner must be one of mpu, static, got 'best'"),
+        ({"wavepp_planner": "best"}, "--wavepp-planner must be one of mpu, supply, static, got 'best'"),
         ({"wavepp_max_wave_tokens": "many"}, "--wavepp-max-wave-tokens must be a whole number, got 'many'"),
         ({"wavepp_max_wave_tokens": True}, "--wavepp-max-wave-tokens must be a whole number, got True"),
         ({"wavepp_max_wave_tokens": "0"}, "--wavepp-max-wave-tokens must be at least 1 token, got 0"),
@@ -67,6 +67,10 @@ def test_wave_size_follows_the_chunk_size() -> None:
             "--wavepp-min-wave-tokens (65) must not exceed --wavepp-max-wave-tokens (64)",
         ),
         ({"wavepp_pipeline_fills": "0"}, "--wavepp-pipeline-fills must be at least 1, got 0"),
+        (
+            {"wavepp_pipeline_fills": "3"},
+            "--wavepp-pipeline-fills is read by --wavepp-planner supply alone, not by mpu; leave it out",
+        ),
         ({"wavepp_hint_block_size": "1.5"}, "--wavepp-hint-block-size must be a whole number, got '1.5'"),
         ({"wavepp_rounds_timeout": "soon"}, "--wavepp-rounds-timeout must be a number, got 'soon'"),
         (
@@ -112,6 +116,7 @@ def test_environment_errors_name_the_variable() -> None:
         admission=st.sampled_from(["lease", "two-walk", "inline"]),
         max_wave_tokens=st.none() | st.integers(min_value=1 << 20, max_value=1 << 30),
         min_wave_tokens=st.none() | st.integers(min_value=1, max_value=1 << 20),
+        planner=st.just("supply"),
         pipeline_fills=st.integers(min_value=1, max_value=99),
         hint_block_size=st.integers(min_value=1, max_value=4096),
         rounds_timeout=st.floats(min_value=1.0, max_value=1e6),
