@@ -144,7 +144,7 @@ def test_a_server_that_has_learned_its_cost_plans_as_if_it_knew_it() -> None:
     machine = replace(Machine.even(8), cost=WaveCost(8e-3, 70e-6, 2.24e-9), max_tokens=4096)
     knobs = Knobs(min_tokens=128)
     planner = make_planner(machine, knobs, GUESS)
-    measured = learn(planner)
+    measured = learn(planner, host=machine.host)
     for name, c in (("cold65", 1), ("reuse131", 4)):
         WaveppRun(machine, _quarter(workload_of(name, c)), planner, measured=measured).run()
     learned, known = [], []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sglang_wavepp.planning.cost import GUESS, WaveCost
 from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.planning.static import StaticPlanner
+from sglang_wavepp.settings.flags import WaveSettings
 from sglang_wavepp.simulate.chunks import ChunkSizer, StockQueue
 from sglang_wavepp.simulate.learning import learn
 from sglang_wavepp.simulate.machine import Machine
@@ -22,17 +23,24 @@ Runner = Callable[[Machine, Workload, "Knobs"], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """WavePP's settings.
+    """WavePP's settings; the defaults are the server's.
 
     Attributes:
-        min_tokens: `--wavepp-min-wave-tokens`, `b_min`.
+        min_tokens: `--wavepp-min-wave-tokens`, `b_min`; None for the server's default, a share of `M`.
         fills: `F`, which counts only without a cost.
+        progress_deadline: seconds that a small wave may be held back.
         believed: the cost that the planner is told; None for the machine's own.
     """
 
-    min_tokens: int = 512
-    fills: int = 2
+    min_tokens: int | None = None
+    fills: int = WaveSettings.pipeline_fills
+    progress_deadline: float = WaveSettings.progress_deadline_ms / 1e3
     believed: WaveCost | None = None
+
+    def smallest(self, machine: Machine) -> int:
+        """Tokens of the smallest wave on a machine, as the server works them out."""
+        asked = WaveSettings(min_wave_tokens=self.min_tokens)
+        return asked.smallest_wave_tokens(machine.max_tokens, machine.grid.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,10 @@ def _ring(*, double: bool, part: int = 1) -> Runner:
 
 def _queue(machine: Machine, *, dynamic: bool, part: int) -> StockQueue:
     chunk = machine.max_tokens // part
+    if chunk < machine.page:  # a long prompt would wait forever
+        raise ValueError(
+            f"stock's chunks of M/{part}, {chunk} tokens, hold no page of {machine.page}; leave those arms out"
+        )
     sizer = ChunkSizer(base=chunk, cost=machine.cost, page=machine.page) if dynamic else None
     return StockQueue(chunk=chunk, page=machine.page, max_requests=machine.max_requests, sizer=sizer)
 
@@ -78,11 +90,12 @@ def make_planner(machine: Machine, knobs: Knobs, cost: WaveCost | None) -> MpuPl
     """WavePP's planner for a machine."""
     return MpuPlanner(
         max_tokens=machine.max_tokens,
-        min_tokens=knobs.min_tokens,
+        min_tokens=knobs.smallest(machine),
         grid=machine.grid,
         max_requests=machine.max_requests,
         stages=len(machine.stages),
         fills=knobs.fills,
+        progress_deadline=knobs.progress_deadline,
         cost=cost,
     )
 
@@ -103,7 +116,7 @@ def _guess(machine: Machine, workload: Workload, knobs: Knobs) -> Outcome:
 
 def _learned(machine: Machine, workload: Workload, knobs: Knobs) -> Outcome:
     planner = make_planner(machine, knobs, GUESS)
-    return WaveppRun(machine, workload, planner, measured=learn(planner)).run()
+    return WaveppRun(machine, workload, planner, measured=learn(planner, host=machine.host)).run()
 
 
 def _static(machine: Machine, workload: Workload, knobs: Knobs) -> Outcome:
@@ -161,7 +174,11 @@ SMALLER_CHUNKS = tuple(
 
 WAVEPP = (
     Arm("wavepp-static", "WavePP's LOOP with waves of M", _static),
-    Arm("wavepp-supply", "the planner without a cost", _supply),
+    Arm(
+        "wavepp-supply",
+        "--wavepp-planner supply: M halved until the known work fills the pipeline F times",
+        _supply,
+    ),
     Arm("wavepp-guess", "the planner with its guess of a cost, whatever the device", _guess),
     Arm(
         "wavepp-learned", "the planner that starts from a guess and learns its cost during the run", _learned

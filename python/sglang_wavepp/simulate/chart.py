@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 
 from sglang_wavepp.simulate.records import Record, Results
+from sglang_wavepp.telemetry.palette import INK, SOFT
+from sglang_wavepp.telemetry.strokes import document, rect, text
 
 PANEL, HEIGHT, LEFT, TOP, GAP = 210, 150, 70, 70, 40
 COLOURS = ("#8a8f98", "#c9a227", "#3b7dd8")
@@ -26,17 +27,15 @@ def svg_chart(results: Results, title: str) -> str:
     """
     names = list(dict.fromkeys(name for name, _ in results.cells))
     width, height = LEFT + len(names) * PANEL + 20, TOP + len(ROWS) * (HEIGHT + GAP)
-    parts = [_text(LEFT, 24, title, 16)]
+    parts = [text(LEFT, 24, title, 16, INK)]
     for place, (label, colour) in enumerate(
         zip(("best stock arm", "stock, M/4", "WavePP"), COLOURS, strict=True)
     ):
         x = LEFT + 150 * place
-        parts.append(
-            f'<rect x="{x}" y="36" width="12" height="12" fill="{colour}"/>' + _text(x + 18, 47, label, 12)
-        )
+        parts += [rect(x, 36, 12, 12, colour), text(x + 18, 47, label, 12, INK)]
     for row, (label, value, share) in enumerate(ROWS):
         top = TOP + row * (HEIGHT + GAP)
-        parts.append(_text(4, top - 6, label, 12))
+        parts.append(text(4, top - 6, label, 12, INK))
         for column, name in enumerate(names):
             cells = [cell for cell in results.cells if cell[0] == name]
             groups = [
@@ -47,12 +46,7 @@ def svg_chart(results: Results, title: str) -> str:
                 for cell in cells
             ]
             parts += _panel(LEFT + column * PANEL, top, name, [cell[1] for cell in cells], groups, share)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">\n'
-        + f'<rect width="{width}" height="{height}" fill="#fff"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return document(title, width, height, parts)
 
 
 def _quarter(results: Results, cell: tuple[str, int]) -> Record:
@@ -67,19 +61,15 @@ def _panel(
     most = 1.0 if share else largest
     slot = (PANEL - 24) / len(groups)
     bar = min(16.0, (slot - 4) / len(COLOURS))
-    parts = [f'<line x1="{x}" y1="{y + HEIGHT}" x2="{x + PANEL - 20}" y2="{y + HEIGHT}" stroke="#999"/>']
-    parts.append(_text(x, y + 10, f"{name}, up to {largest:.3g}", 11))
+    parts = [
+        rect(x, y + HEIGHT, PANEL - 20, 1, SOFT),
+        text(x, y + 10, f"{name}, up to {largest:.3g}", 11, INK),
+    ]
     for place, (concurrency, group) in enumerate(zip(concurrencies, groups, strict=True)):
         for number, (value, colour) in enumerate(zip(group, COLOURS, strict=True)):
             tall = max(0.0, value) / most * (HEIGHT - 20)
             left = x + place * slot + number * bar
-            parts.append(
-                f'<rect x="{left:.1f}" y="{y + HEIGHT - tall:.1f}" width="{bar - 1:.1f}" height="{tall:.1f}"'
-                f' fill="{colour}"><title>{escape(name)} c{concurrency}: {value:.4g}</title></rect>'
-            )
-        parts.append(_text(int(x + place * slot), y + HEIGHT + 13, f"c{concurrency}", 11))
+            words = f"{name} c{concurrency}: {value:.4g}"
+            parts.append(rect(left, y + HEIGHT - tall, bar - 1, tall, colour, words=words))
+        parts.append(text(x + place * slot, y + HEIGHT + 13, f"c{concurrency}", 11, SOFT))
     return parts
-
-
-def _text(x: int, y: int, words: str, size: int) -> str:
-    return f'<text x="{x}" y="{y}" font-size="{size}">{escape(words)}</text>'

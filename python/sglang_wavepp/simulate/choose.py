@@ -18,14 +18,16 @@ class Choice:
 
     Attributes:
         max_tokens: `M`.
-        knobs: the other settings.
+        min_tokens: `b_min`, as the server rounds it.
+        fills: `F`.
         of_bound: geometric mean of the throughput, relative to what no schedule exceeds at any `M`.
         worst: the least of them, and its cell.
         p95_s: the mean of the 95th percentiles.
     """
 
     max_tokens: int
-    knobs: Knobs
+    min_tokens: int
+    fills: int
     of_bound: float
     worst: tuple[float, str]
     p95_s: float
@@ -37,29 +39,33 @@ def compare(
     *,
     arm: str,
     max_tokens: Iterable[int],
-    min_tokens: Iterable[int],
-    fills: Iterable[int],
+    min_tokens: Sequence[int | None],
+    fills: Sequence[int],
     rounds: int = 2,
 ) -> list[Choice]:
-    """All combinations, the best one first. Those with a smallest wave above the largest are left out."""
+    """All combinations, the best one first. Those with a smallest wave above the largest are left out.
+
+    Raises:
+        ValueError: a largest wave holds no page.
+    """
     unlimited = replace(machine, max_tokens=1 << 40)
-    workloads = [workload_of(*cell, rounds=rounds) for cell in cells]
+    machines = [replace(machine, max_tokens=largest) for largest in max_tokens]
+    workloads = [workload_of(*cell, rounds=rounds, page=machine.page) for cell in cells]
     bounds = [bound_tok_s(unlimited, workload) for workload in workloads]
     choices = []
-    for largest in max_tokens:
-        for smallest in min_tokens:
+    for sized in machines:
+        fitting = [each for each in min_tokens if each is None or each <= sized.max_tokens]
+        for smallest in dict.fromkeys(Knobs(min_tokens=each).smallest(sized) for each in fitting):
             for fill in fills:
-                if smallest > largest:
-                    continue
                 knobs = Knobs(min_tokens=smallest, fills=fill)
-                sized = replace(machine, max_tokens=largest)
                 outcomes = [ARMS[arm].run(sized, workload, knobs) for workload in workloads]
                 shares = [outcome.tok_s / bound for outcome, bound in zip(outcomes, bounds, strict=True)]
                 names = [f"{name} c{concurrency}" for name, concurrency in cells]
                 choices.append(
                     Choice(
-                        max_tokens=largest,
-                        knobs=knobs,
+                        max_tokens=sized.max_tokens,
+                        min_tokens=smallest,
+                        fills=fill,
                         of_bound=geometric_mean(shares),
                         worst=min(zip(shares, names, strict=True)),
                         p95_s=sum(outcome.p95_s for outcome in outcomes) / len(outcomes),
@@ -73,8 +79,8 @@ def table(choices: Iterable[Choice]) -> str:
     rows = [
         (
             f"{choice.max_tokens:,}",
-            f"{choice.knobs.min_tokens:,}",
-            str(choice.knobs.fills),
+            f"{choice.min_tokens:,}",
+            str(choice.fills),
             f"{100 * choice.of_bound:.1f}%",
             f"{100 * choice.worst[0]:.1f}%",
             choice.worst[1],

@@ -15,8 +15,14 @@ OUTLIERS = 0.03
 """Share of measured times that are two to four times too long."""
 
 
-def learn(planner: MpuPlanner, *, seed: int = 1) -> Callable[[tuple[PlannedSpan, ...], float], None]:
-    """A listener that measures noisily and keeps the planner's cost up to date."""
+def learn(
+    planner: MpuPlanner, *, host: float, seed: int = 1
+) -> Callable[[tuple[PlannedSpan, ...], float], None]:
+    """A listener that measures noisily and keeps the planner's cost up to date.
+
+    Args:
+        host: seconds of a wave on a stage's host, which the planner is told with the first cost.
+    """
     estimator, rng = CostEstimator(), random.Random(seed)
 
     def measured(spans: tuple[PlannedSpan, ...], seconds: float) -> None:
@@ -27,5 +33,6 @@ def learn(planner: MpuPlanner, *, seed: int = 1) -> Callable[[tuple[PlannedSpan,
         cost = estimator.estimate()
         if cost is not None:
             planner.cost = cost
+            planner.host = host
 
     return measured

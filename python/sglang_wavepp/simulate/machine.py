@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sglang_wavepp.planning.cost import WaveCost
 from sglang_wavepp.planning.grid import SpanGrid
@@ -31,6 +32,9 @@ class Machine:
         admitted_waves: waves of `M` tokens that WavePP may have admitted and not planned before nobody new is admitted;
             a request counts as one wave at most.
         admission: seconds from arrival to admission when nothing is in the way.
+
+    Raises:
+        ValueError: a time is negative or infinite, nothing is ever admitted, or a wave holds no page.
     """
 
     stages: tuple[float, ...]
@@ -47,19 +51,21 @@ class Machine:
     admitted_waves: float = 4.0
 
     def __post_init__(self) -> None:
-        if len(self.stages) < 1 or min(self.stages) <= 0:
-            raise ValueError(f"a pipeline has stages, each of a positive factor, got {self.stages}")
+        if not self.stages or not all(0 < factor < math.inf for factor in self.stages):
+            raise ValueError(f"a pipeline has stages, each of a positive, finite factor, got {self.stages}")
         if self.max_tokens < self.page or self.page < 1:
             raise ValueError(f"a wave of {self.max_tokens} tokens holds no page of {self.page}")
+        if self.max_requests < 1 or not self.admitted_waves > 0:
+            raise ValueError("a wave holds a request, and some must be admitted before it is planned")
+        host = (self.host, self.stock_host, self.empty_tick, self.transfer, self.latency, self.admission)
+        device = (self.cost.per_wave, self.cost.per_token, self.cost.per_pair)
+        if not all(0 <= seconds < math.inf for seconds in (*host, *device)):
+            raise ValueError(f"a pipeline's times are finite and not negative, got {self}")
 
     @classmethod
     def even(cls, stages: int) -> Machine:
         """The default machine with equal stages."""
         return cls(stages=(1.0,) * stages)
-
-    def with_cost(self, cost: WaveCost) -> Machine:
-        """The same machine with another device."""
-        return replace(self, cost=cost)
 
     @property
     def grid(self) -> SpanGrid:

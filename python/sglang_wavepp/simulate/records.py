@@ -10,7 +10,7 @@ from sglang_wavepp.simulate.arms import ARMS, DEFAULT_CHUNK, SMALLER_CHUNKS, Arm
 from sglang_wavepp.simulate.bound import bound_tok_s
 from sglang_wavepp.simulate.machine import Machine
 from sglang_wavepp.simulate.steady import best_found
-from sglang_wavepp.simulate.workload import CONCURRENCIES, Workload, closed, phases
+from sglang_wavepp.simulate.workload import CONCURRENCIES, STRETCHES, Workload, closed, phases
 
 GRID = tuple(
     (name, concurrency)
@@ -18,7 +18,7 @@ GRID = tuple(
     for concurrency in CONCURRENCIES
 )
 """The 25 cells."""
-OTHERS = (("mixed131", 8), ("mixed131", 16), ("mixed131", 32), ("phases", 32))
+OTHERS = (("mixed131", 8), ("mixed131", 16), ("mixed131", 32), ("phases", max(STRETCHES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,17 @@ class Record:
         return asdict(self)
 
 
-def workload_of(name: str, concurrency: int, *, rounds: int = 2) -> Workload:
-    """The workload of a cell, with `rounds` times as many requests as are outstanding."""
-    return phases(rounds=rounds) if name == "phases" else closed(name, concurrency, rounds=rounds)
+def workload_of(name: str, concurrency: int, *, rounds: int = 2, page: int = 64) -> Workload:
+    """The workload of a cell, with `rounds` times as many requests as are outstanding.
+
+    Raises:
+        ValueError: there is no such cell.
+    """
+    if name != "phases":
+        return closed(name, concurrency, rounds=rounds, page=page)
+    if concurrency != max(STRETCHES):
+        raise ValueError(f"phases has concurrencies of its own, up to {max(STRETCHES)}, not {concurrency}")
+    return phases(rounds=rounds, page=page)
 
 
 def run_cell(
@@ -155,6 +163,6 @@ def run_all(
     chosen = tuple(arms) if arms is not None else tuple(ARMS.values())
     records: list[Record] = []
     for name, concurrency in cells:
-        workload = workload_of(name, concurrency, rounds=rounds)
+        workload = workload_of(name, concurrency, rounds=rounds, page=machine.page)
         records += run_cell(machine, workload, chosen, knobs=knobs or Knobs(), bounds=bounds)
     return Results(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -70,6 +71,8 @@ REUSED = 0.9
 CONCURRENCIES = (1, 4, 8, 16, 32)
 FEWEST = 6
 """Requests of a run, at least."""
+STRETCHES = (1, 4, 32, 4, 1)
+"""Concurrencies of `phases`, one after the other."""
 
 
 def job(length: int, *, reused: float = 0.0, page: int = 64) -> Job:
@@ -77,42 +80,51 @@ def job(length: int, *, reused: float = 0.0, page: int = 64) -> Job:
     return Job(cached=int(length * reused) // page * page, prompt=length)
 
 
-def closed(name: str, concurrency: int, *, rounds: int = 2) -> Workload:
+def closed(name: str, concurrency: int, *, rounds: int = 2, page: int = 64) -> Workload:
     """A closed loop by its name: `cold65`, `cold131`, `cold262`, `reuse131`, `reuse262` or `mixed131`.
 
     Mixed traffic alternates a cold prompt with one of which 90% is cached.
 
     Args:
         rounds: requests of the run, as a multiple of the concurrency.
+        page: tokens of a cache page.
 
     Raises:
-        ValueError: the name isn't known.
+        ValueError: the name isn't known, or no request is ever outstanding.
     """
     kind, length = _parse(name)
+    if concurrency < 1 or rounds < 1:
+        raise ValueError(f"{name} needs a request outstanding and a round, got {concurrency}, {rounds}")
     count = max(rounds * concurrency, FEWEST)
     shares = {"cold": (0.0,), "reuse": (REUSED,), "mixed": (0.0, REUSED)}[kind]
-    jobs = tuple(job(length, reused=shares[number % len(shares)]) for number in range(count))
+    jobs = tuple(job(length, reused=shares[number % len(shares)], page=page) for number in range(count))
     return Workload(name=name, concurrency=concurrency, jobs=jobs, phases=(Phase(concurrency, count),))
 
 
-def phases(name: str = "reuse131", *, rounds: int = 2) -> Workload:
-    """One run whose concurrency rises from 1 to 32 and falls again."""
+def phases(name: str = "reuse131", *, rounds: int = 2, page: int = 64) -> Workload:
+    """One run whose concurrency rises from 1 to 32 and falls again.
+
+    Raises:
+        ValueError: the name isn't known, or there is no round.
+    """
     kind, length = _parse(name)
-    stretches = tuple(Phase(c, max(rounds * c, FEWEST)) for c in (1, 4, 32, 4, 1))
+    if rounds < 1:
+        raise ValueError(f"phases needs a round, got {rounds}")
+    stretches = tuple(Phase(c, max(rounds * c, FEWEST)) for c in STRETCHES)
     count = sum(stretch.requests for stretch in stretches)
-    request = job(length, reused=REUSED if kind == "reuse" else 0.0)
-    return Workload(name="phases", concurrency=32, jobs=(request,) * count, phases=stretches)
+    request = job(length, reused=REUSED if kind == "reuse" else 0.0, page=page)
+    return Workload(name="phases", concurrency=max(STRETCHES), jobs=(request,) * count, phases=stretches)
 
 
-def opened(name: str, *, rate: float, count: int, seed: int = 1) -> Workload:
+def opened(name: str, *, rate: float, count: int, seed: int = 1, page: int = 64) -> Workload:
     """An open loop: `count` requests at `rate` a second, at random times.
 
     Raises:
-        ValueError: the rate or the count isn't positive, or the name isn't known.
+        ValueError: the rate or the count isn't positive and finite, or the name isn't known.
     """
-    if rate <= 0 or count < 1:
+    if not 0 < rate < math.inf or count < 1:
         raise ValueError(f"an open loop needs a positive rate and requests, got {rate}, {count}")
-    pattern = closed(name, 1)
+    pattern = closed(name, 1, page=page)
     clock, times, rng = 0.0, [], random.Random(seed)
     for _ in range(count):
         times.append(clock)

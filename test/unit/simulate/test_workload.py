@@ -1,8 +1,10 @@
+import math
 from dataclasses import replace
 
 import pytest
 
 from sglang_wavepp.simulate.arrivals import Arrivals
+from sglang_wavepp.simulate.records import workload_of
 from sglang_wavepp.simulate.workload import Job, Phase, Workload, closed, opened, phases
 
 
@@ -13,6 +15,19 @@ def test_names_say_length_and_reuse() -> None:
     assert [job.cached > 0 for job in mixed.jobs] == [False, True] * 4
     assert cold.tokens == 8 * 65_536
     assert all(job.cached % 64 == 0 for job in reuse.jobs)
+
+
+@pytest.mark.parametrize("page", [1, 64, 100, 128, 4096])
+def test_a_cached_prefix_is_whole_pages_of_any_size(page: int) -> None:
+    workloads = (
+        closed("reuse131", 1, page=page),
+        closed("mixed65", 1, page=page),
+        phases(page=page),
+        opened("reuse262", rate=1, count=4, page=page),
+    )
+    cached = [job.cached for workload in workloads for job in workload.jobs if job.cached]
+    assert len(cached) > 80
+    assert all(tokens % page == 0 for tokens in cached)
 
 
 @pytest.mark.parametrize("name", ["warm131", "cold7", "reuse"])
@@ -72,9 +87,23 @@ def test_an_open_loop_sends_whatever_has_ended() -> None:
     assert len(arrivals.take(1e9)) == 400
 
 
-def test_an_open_loop_needs_a_rate() -> None:
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
+def test_an_open_loop_needs_a_rate(rate: float) -> None:
     with pytest.raises(ValueError, match="rate"):
-        opened("cold65", rate=0, count=1)
+        opened("cold65", rate=rate, count=1)
+
+
+@pytest.mark.parametrize(("concurrency", "rounds"), [(0, 2), (-1, 2), (4, 0)])
+def test_a_closed_loop_needs_a_request_outstanding(concurrency: int, rounds: int) -> None:
+    with pytest.raises(ValueError, match="outstanding"):
+        closed("cold65", concurrency, rounds=rounds)
+
+
+def test_phases_need_a_round_and_have_their_own_concurrencies() -> None:
+    with pytest.raises(ValueError, match="round"):
+        phases(rounds=0)
+    with pytest.raises(ValueError, match="not 4"):
+        workload_of("phases", 4)
 
 
 def test_requests_that_never_arrive_are_an_error() -> None:

@@ -175,7 +175,9 @@ def test_ranks_of_an_earlier_launch_are_left_out(tmp_path: Path) -> None:
     for index in range(3):
         Timeline(tmp_path, RankId(pp_rank=index, tp_rank=0, index=index)).close()
     stale = trace_file(tmp_path, 2)
-    header = json.loads(stale.read_text()) | {"launcher": 1, "wall_ns": 1}
+    header = json.loads(stale.read_text())
+    # Another launcher than this process's parent, which is process 1 where a shell has gone.
+    header |= {"launcher": header["launcher"] + 1, "wall_ns": 1}
     stale.write_text(json.dumps(header) + "\n")
     assert [rank.header.rank for rank in read_folder(tmp_path)] == [0, 1]
 
