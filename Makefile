@@ -55,7 +55,7 @@ bench-scout: env ## All stock arms at the default chunk size, two cells once: AR
 bench-ladder: env ## What each mechanism adds: stock, inline, two-walk, lease, lease and MPU (paced device)
 	@$(PY) -m benchmark.paced ladder
 
-bench-survival: env ## Reuse at growing arrival rates on a cache that is too small (paced device)
+bench-survival: env ## Reuse at growing arrival rates on a cache that is too small (SHARE=0.6), or not (SHARE=1.5)
 	@$(PY) -m benchmark.paced survival
 
 bench-trace: env ## Replay FILE=trace.jsonl[.gz], hash ids and real lengths (paced device)

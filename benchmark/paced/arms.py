@@ -113,6 +113,13 @@ _STOCK = (
         own_stream=True,
         dynamic=True,
     ),
+    Arm(
+        name="stock-p-dynamic",
+        meaning="dynamic chunks, ring P, own stream, chunks that end no prompt return nothing",
+        own_stream=True,
+        skip_outputs=True,
+        dynamic=True,
+    ),
 )
 _WAVEPP = (
     _wavepp("wavepp-inline", "inline", "static", "WavePP's loop and links, admission inside the loop"),
@@ -127,14 +134,16 @@ STOCK_DEFAULT_CHUNK = (
     "stock-2p",
     "stock-stream",
     "stock-2p-stream",
+    "stock-stream-skip",
     "stock-2p-stream-skip",
+    "stock-p-dynamic",
     "stock-dynamic",
 )
 """The stock arms of which the best two are measured beside WavePP."""
 
 
 def arms_named(text: str) -> tuple[Arm, ...]:
-    """The arms of a list of names, in its order.
+    """The arms of a list of names, in its order; one that is named twice counts once.
 
     Raises:
         ValueError: there is no such arm, or none at all.
@@ -143,4 +152,4 @@ def arms_named(text: str) -> tuple[Arm, ...]:
     unknown = [name for name in names if name not in ARMS]
     if unknown or not names:
         raise ValueError(f"no such arm: {' '.join(unknown)}; there are {' '.join(ARMS)}")
-    return tuple(ARMS[name] for name in names)
+    return tuple(ARMS[name] for name in dict.fromkeys(names))

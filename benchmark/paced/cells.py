@@ -40,10 +40,10 @@ class Cell:
 
         A cold suffix is cut into waves of thousands of tokens, and so is most of what a mixed load computes. Where only
         10% of a prompt is computed, or a single request has all stages to itself, waves are small and half speed is
-        needed. They are smallest for one request that has computed 118,000 tokens and lacks 13,000: at half speed hosts
-        still waited for a core too long.
+        needed. They are smallest for one request that has computed 90% of its prompt: at half speed hosts still waited
+        for a core too long.
         """
-        if self.kind == "reuse131" and self.concurrency == 1:
+        if self.kind.startswith("reuse") and self.concurrency == 1:
             return SLOWEST
         large = self.kind.startswith(("cold", "mixed")) and self.concurrency > 1
         return FULL if large else SLOWER
@@ -71,7 +71,7 @@ class Cell:
 
 
 def cells_named(text: str, *, rounds: int = 2) -> tuple[Cell, ...]:
-    """The cells of a list of names, in its order.
+    """The cells of a list of names, in its order; one that is named twice counts once.
 
     Raises:
         ValueError: a name isn't of the form ``reuse131:4``, or there is none.
@@ -79,7 +79,8 @@ def cells_named(text: str, *, rounds: int = 2) -> tuple[Cell, ...]:
     names = text.replace(",", " ").split()
     if not names:
         raise ValueError(f"name some cells, such as {' '.join(TEN)}")
-    return tuple(_cell(name, rounds) for name in names)
+    # By the name that is played: reuse131:4 is reuse131:04 too.
+    return tuple({cell.name: cell for cell in (_cell(name, rounds) for name in names)}.values())
 
 
 def _cell(name: str, rounds: int) -> Cell:

@@ -6,16 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from benchmark.paced.records import Record, StageRecord, by_cell_and_arm, usable
-from sglang_wavepp.telemetry.idle import Cause
+from sglang_wavepp.simulate.picture import key
 from sglang_wavepp.telemetry.palette import INK, LINE, SOFT
 from sglang_wavepp.telemetry.strokes import document, rect, text, text_length
 
 LEFT, TOP, HEIGHT, GAP = 112, 112, 84, 44
 BAR = 16
-KEY = (
-    (Cause.LATE, "late: the input was there and nothing launched (on the first stage also: no work)"),
-    (Cause.UPSTREAM, "upstream: waiting for the stage before"),
-)
 
 
 def idle_picture(records: Sequence[Record], title: str) -> str:
@@ -25,10 +21,8 @@ def idle_picture(records: Sequence[Record], title: str) -> str:
     arms = list(dict.fromkeys(arm for _, _, arm in groups))
     column = max([170, *(BAR * len(record.stages) + 24 for record in records)])
     parts = [text(16, 28, title, 17, INK, weight=650)]
-    x = 16.0
-    for cause, words in KEY:
-        parts += [rect(x, 41, 26, 12, f"url(#{cause.name.lower()})"), text(x + 33, 51, words, 12, SOFT)]
-        x += 33 + text_length(words, 12) + 24
+    drawn, x = key(16, 41)
+    parts += drawn
     right = max(x, 16 + text_length(title, 19), LEFT + column * len(arms))
     for number, arm in enumerate(arms):
         parts.append(text(LEFT + number * column, TOP - 30, arm, 13, INK, weight=600))

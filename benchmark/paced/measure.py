@@ -209,6 +209,7 @@ def record_of(
             )
             for stage, wait in zip(stages, waits, strict=True)
         ],
+        model=setting.model,
     )
 
 

@@ -30,7 +30,6 @@ class PacedConfig:
         name: what the arm is called; also in file names.
         chunk: ``--chunked-prefill-size``.
         context: ``--context-length``; each stage keeps four bytes of it for every request that may run.
-        own_stream: stock SGLang's transfers get a stream of their own.
         options: further options, such as ``--pp-async-batch-depth 8``.
         environment: further environment variables, as pairs.
     """
@@ -42,7 +41,6 @@ class PacedConfig:
     pool: int = 2_097_152
     context: int = CONTEXT
     running: int = 64
-    own_stream: bool = False
     options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     device: DeviceModel = field(default_factory=DeviceModel)

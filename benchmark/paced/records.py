@@ -8,6 +8,11 @@ from pathlib import Path
 import msgspec
 
 from benchmark.paced.cells import PHASES
+from benchmark.paced.device_model import DeviceModel
+
+
+class RecordsError(ValueError):
+    """A file holds no records, or those of another version of this benchmark; the text names it."""
 
 
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +48,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         load: of the machine before, over one minute.
         hosts: CPU seconds of all stages' hosts a second.
         stages: by stage.
+        model: of the device, after shortening, at scale 1; None in old files.
+        group: the arms that were up together and took turns, and since when; empty in old files.
     """
 
     workload: str
@@ -67,6 +74,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     hosts: float
     requests: int
     stages: list[StageRecord]
+    model: DeviceModel | None = None
+    group: str = ""
 
     @property
     def cell(self) -> str:
@@ -81,14 +90,21 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Records:
-    """The records of a file; every `add` writes it."""
+    """The records of a file, in the order in which they were measured; every `add` writes it.
+
+    Raises:
+        RecordsError: the file can't be read as records.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._kept: dict[tuple[str, int, str, int, str], Record] = {}
         if path.exists():
-            for record in msgspec.json.decode(path.read_bytes(), type=list[Record]):
-                self._kept[record.key] = record
+            try:
+                kept = msgspec.json.decode(path.read_bytes(), type=list[Record])
+            except msgspec.DecodeError as error:
+                raise RecordsError(f"{path} holds no records of this version ({error})") from error
+            self._kept.update((record.key, record) for record in kept)
 
     def find(self, workload: str, concurrency: int, arm: str, repeat: int, settings: str) -> Record | None:
         """A record that was kept, None when it has to be measured."""
@@ -96,7 +112,8 @@ class Records:
         return None if record is None or record.rejected else record
 
     def add(self, record: Record) -> None:
-        """Keep a record, in the place of an older one of the same key."""
+        """Keep a record as the last one; an older one of the same key is forgotten."""
+        self._kept.pop(record.key, None)
         self._kept[record.key] = record
         self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_suffix(".draft")
@@ -115,7 +132,7 @@ class Records:
 
 
 def by_cell_and_arm(records: Iterable[Record]) -> dict[tuple[str, int, str], list[Record]]:
-    """All repeats of each workload, concurrency and arm, in the order in which these were first measured."""
+    """All repeats of each workload, concurrency and arm, in the order of the records."""
     groups: dict[tuple[str, int, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.workload, record.concurrency, record.arm), []).append(record)

@@ -21,6 +21,7 @@ SAME = {
     "stock-2p": "stock-2p",
     "stock-2p-stream": "stock-2p-stream",
     "stock-2p-stream-skip": "stock-2p-skip",
+    "stock-p-dynamic": "stock-p-dynamic",
     "stock-m2": "stock-m2",
     "stock-m4": "stock-m4",
     "stock-m8": "stock-m8",
@@ -54,6 +55,7 @@ def simulated(record: Record, setting: Setting, *, rounds: int) -> Outcome | Non
     if record.arm == DYNAMIC:
         return _dynamic(device, workload)
     name = SAME.get(record.arm)
+    # The servers are told nothing of waves but M, and so is the simulator: its smallest wave is theirs.
     return None if name is None else ARMS[name].run(device, workload, Knobs())
 
 

@@ -1,4 +1,4 @@
-"""Traffic that reuses prefixes, arriving at a rate, on a cache that is smaller than all prefixes together."""
+"""Traffic that reuses prefixes, arriving at a rate, on a cache that holds a share of all prefixes."""
 
 from __future__ import annotations
 
@@ -88,6 +88,11 @@ class Survival:
 def working_set(shorten: int) -> int:
     """Tokens of all documents."""
     return DOCUMENTS * _document_tokens(shorten)
+
+
+def cache_tokens(share: float, *, shorten: int) -> int:
+    """Of a cache that holds this share of all documents, in whole pages."""
+    return int(working_set(shorten) * share) // PAGE * PAGE
 
 
 def _document_tokens(shorten: int) -> int:

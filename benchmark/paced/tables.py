@@ -56,13 +56,6 @@ def _row(group: Sequence[Record]) -> tuple[str, ...]:
     )
 
 
-def hot(record: Record, stage: int) -> str:
-    """CPU milliseconds a wave by function, of one stage's LOOP."""
-    found = record.stages[stage]
-    lines = [f"stage {stage} of {record.arm}: {found.host_ms:.2f} ms of CPU a wave, {found.waves} waves"]
-    return "\n".join([*lines, *(f"  {name:24} {cpu:8.3f}" for name, cpu in found.hot.items())])
-
-
 def _median(values: Iterable[float]) -> float:
     return statistics.median(values)
 

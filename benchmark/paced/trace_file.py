@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -151,5 +152,8 @@ def _number_of(rid: str) -> int:
 
 def _lines(path: Path) -> Iterator[str]:
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        yield from lines
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            yield from lines
+    except (gzip.BadGzipFile, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path} is no text, plain or gzipped: {error}") from error

@@ -36,8 +36,8 @@ def test_the_device_is_slower_where_waves_are_smaller() -> None:
     names = "reuse131:1 reuse131:4 reuse131:8 reuse262:1 reuse262:4 cold131:1 cold131:8 cold65:1 mixed131:8 phases"
     scales = {cell.name: cell.scale for cell in cells_named(names)}
     assert scales == {
-        "reuse131:1": 0.25,
-        **dict.fromkeys(("reuse131:4", "reuse131:8", "reuse262:1", "reuse262:4"), 0.5),
+        **dict.fromkeys(("reuse131:1", "reuse262:1"), 0.25),
+        **dict.fromkeys(("reuse131:4", "reuse131:8", "reuse262:4"), 0.5),
         **dict.fromkeys(("cold131:1", "cold65:1", "phases"), 0.5),
         **dict.fromkeys(("cold131:8", "mixed131:8"), 1.0),
     }
@@ -91,6 +91,11 @@ def test_phases_change_the_concurrency_in_one_run() -> None:
     assert sum(phase.requests for phase in workload.phases) == len(workload.jobs)
 
 
+def test_a_cell_that_is_named_twice_is_played_once() -> None:
+    cells = cells_named("reuse131:4 cold65:1,reuse131:4 reuse131:04 phases phases")
+    assert [cell.name for cell in cells] == ["reuse131:4", "cold65:1", "phases"]
+
+
 @pytest.mark.parametrize("text", ["", "reuse131", "reuse131:0", "reuse131:x", "warm131:1"])
 def test_what_is_no_cell_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cell|unknown workload"):
@@ -139,6 +144,22 @@ def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"input_length": 5, "hash_ids": [1]}\n' + line + "\n")
     with pytest.raises(TraceError, match=r"t\.jsonl:2"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl.gz", gzip.compress(b"{}\n" * 9999)[:-12]),
+        ("t.jsonl", b"\xff\xfe\n"),
+        ("t.jsonl.gz", b"plain"),
+    ],
+    ids=["cut", "other-encoding", "not-zipped"],
+)
+def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=name):
         read_trace(path)
 
 

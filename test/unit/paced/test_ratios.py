@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from unit.paced.made_records import record
 from benchmark.paced.arms import ARMS
 from benchmark.paced.cells import TEN, cells_named
 from benchmark.paced.device_model import DeviceModel
-from benchmark.paced.measure import Setting
-from benchmark.paced.ratios import ratio_table, ratios, write_ratios
+from benchmark.paced.measure import Setting, machine
+from benchmark.paced.ratios import ratio_table, ratios, unpaired, write_ratios
 from benchmark.paced.simulated import simulated
 from sglang_wavepp.simulate.arms import ARMS as SIMULATED
 from sglang_wavepp.simulate.arms import Knobs
@@ -74,7 +75,58 @@ def test_stock_arms_are_ranked_by_the_repeats_that_are_paired() -> None:
     ]
     (one,) = ratios(measured)
     assert (one.stock, one.pairs, one.tok_s.median) == ("stock", 1, 2.0)
-    assert one.left_out == "stock-m4 (rejected, 1,000 tok/s), stock-2p (other repeats, 900 tok/s)"
+    # stock-m8 was slower, but nothing of it may be used.
+    assert one.left_out == (
+        "stock-m4 (rejected, 1,000 tok/s), stock-2p (other repeats, 900 tok/s), stock-m8 (rejected, 150 tok/s)"
+    )
+
+
+def test_an_arm_of_which_a_repeat_was_rejected_is_left_out_only_where_it_was_faster() -> None:
+    measured = [
+        record(arm="stock", tok_s=200.0),
+        record(arm="stock-2p", repeat=0, tok_s=100.0),
+        record(arm="stock-2p", repeat=1, tok_s=100.0, rejected=True, reason="crowded"),
+        record(arm="wavepp", tok_s=400.0),
+    ]
+    (one,) = ratios(measured)
+    assert (one.stock, one.left_out) == ("stock", None)
+
+
+def test_a_cell_whose_stock_arms_were_all_rejected_is_named() -> None:
+    measured = [
+        record(arm="stock", rejected=True, reason="crowded"),
+        record(arm="wavepp"),
+        record(arm="stock", workload="cold65"),
+        record(arm="wavepp", workload="cold65"),
+        record(arm="wavepp", workload="cold131"),  # beside no stock arm there is none to expect
+    ]
+    assert unpaired(measured) == ["reuse131:4 wavepp"]
+    text = ratio_table(ratios(measured), unpaired(measured))
+    assert text.endswith("No ratio, since no repeat of both may be used: reuse131:4 wavepp")
+    assert "reuse131:4 wavepp" in ratio_table([], unpaired(measured))
+
+
+def test_a_repeat_of_another_run_counts_and_is_said_to_be_not_in_turn() -> None:
+    measured = [
+        record(arm="stock", repeat=0, tok_s=100.0, group="before"),
+        *(record(arm="stock", repeat=n, tok_s=200.0, group="a") for n in (1, 2)),
+        *(record(arm="wavepp", repeat=n, tok_s=400.0, group="a") for n in range(3)),
+    ]
+    (one,) = ratios(measured)
+    assert (one.pairs, one.not_in_turn, one.tok_s.median, one.tok_s.high) == (3, 1, 2.0, 4.0)
+    assert "3, 1 not in turn" in ratio_table([one])
+    assert "not in turn" not in ratio_table(ratios(measured[1:]))
+
+
+def test_the_best_stock_arm_of_another_group_is_the_rival_and_said_to_be_not_in_turn() -> None:
+    measured = [
+        record(arm="stock-2p", tok_s=300.0, group="a"),
+        record(arm="stock", tok_s=200.0, group="b"),
+        record(arm="wavepp", tok_s=600.0, group="b"),
+    ]
+    (one,) = ratios(measured)
+    assert (one.stock, one.tok_s.median, one.not_in_turn) == ("stock-2p", 2.0, 1)
+    assert "1, 1 not in turn" in ratio_table([one])
 
 
 def test_the_table_and_the_file_hold_every_ratio(tmp_path: Path) -> None:
@@ -99,6 +151,23 @@ def test_the_simulator_plays_what_was_measured_at_its_speed() -> None:
     slow = record(arm="stock-2p-stream", workload="cold131", concurrency=8, scale=0.5)
     half = simulated(slow, SETTING, rounds=2)
     assert half is not None and half.p50_s == pytest.approx(2 * found.p50_s, rel=0.02)
+
+
+@pytest.mark.parametrize(("shorten", "smallest"), [(4, 128), (1, 512), (64, 64)])
+def test_the_simulators_smallest_wave_is_the_servers(shorten: int, smallest: int) -> None:
+    model = DeviceModel().shortened(shorten)
+    setting = replace(SETTING, shorten=shorten, wave_tokens=16_384 // shorten, model=model)
+    (cell,) = cells_named("reuse131:1", rounds=1)
+    asked = record(arm="wavepp", concurrency=1, shorten=shorten)
+    found = simulated(asked, setting, rounds=1)
+    same, larger = (
+        SIMULATED["wavepp"].run(
+            machine(setting, model), cell.workload(shorten=shorten), Knobs(min_tokens=tokens)
+        )
+        for tokens in (smallest, 4 * smallest)
+    )
+    # One request's suffix is cut as small as it may be.
+    assert found is not None and found.waves == same.waves != larger.waves
 
 
 def test_what_can_be_simulated() -> None:

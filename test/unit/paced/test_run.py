@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,20 +13,18 @@ from typing import Any, ClassVar
 import pytest
 from unit.paced.made_records import record
 
-from benchmark.paced import __main__ as command
 from benchmark.paced import measure as measure_module
-from benchmark.paced import options, paced_server
+from benchmark.paced import paced_server
 from benchmark.paced import run as run_module
 from benchmark.paced.arms import ARMS, LADDER, STOCK_DEFAULT_CHUNK, arms_named
-from benchmark.paced.cells import TEN, cells_named
+from benchmark.paced.cells import cells_named
 from benchmark.paced.clients import Served
 from benchmark.paced.device_model import DeviceModel
 from benchmark.paced.measure import Setting, record_of
 from benchmark.paced.recorder import Forward
-from benchmark.paced.records import Record, Records
+from benchmark.paced.records import Record, Records, RecordsError
 from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
-from benchmark.paced.survival import working_set
 from benchmark.paced.tables import table
 from benchmark.servers import ServerError
 
@@ -37,6 +36,7 @@ SETTING = Setting(
     scale=1.0,
     digest="d",
 )
+BESIDE = ("client", "configuration", "guard", "interleaved", "models", "servers", "workloads")
 
 
 # --- resumption -----------------------------------------------------------------------------------------------------
@@ -51,6 +51,7 @@ class FakeServer:
 
     def __init__(self, config: Any, folder: Path) -> None:
         self.name = config.name
+        self.traces = folder
 
     def start(self, progress: Any) -> None:
         FakeServer.started.append(self.name)
@@ -83,8 +84,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int, int]]
     return calls
 
 
-def run(path: Path, arms: str = "stock wavepp", repeats: int = 2) -> None:
-    whole = Run(arms_named(arms), SETTING, Records(path), path.parent, pool=1 << 20)
+def run(path: Path, arms: str = "stock wavepp", repeats: int = 2, together: int = 5) -> None:
+    whole = Run(arms_named(arms), SETTING, Records(path), path.parent, pool=1 << 20, together=together)
     whole.run(cells_named("reuse131:4 cold65:1"), repeats)
 
 
@@ -99,6 +100,27 @@ def test_arms_take_turns_and_the_order_turns_round(
         ("reuse131:4", "stock", 1),
     ]
     assert len(measured) == 8 and FakeServer.started == ["stock", "wavepp"]
+
+
+def test_more_arms_than_fit_are_measured_in_groups(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]]
+) -> None:
+    run(tmp_path / "r.json", arms="stock stock-2p stock-stream wavepp stock-dynamic", repeats=1, together=2)
+    assert FakeServer.started == ["stock", "stock-2p", "stock-stream", "wavepp", "stock-dynamic"]
+    assert [call[:2] for call in measured] == [
+        (cell, arm)
+        for group in (["stock"], ["stock-2p", "stock-stream"], ["wavepp", "stock-dynamic"])
+        for cell in ("reuse131:4", "cold65:1")
+        for arm in group
+    ]
+    assert FakeServer.stopped == ["stock", "stock-stream", "stock-2p", "stock-dynamic", "wavepp"]
+
+
+def test_records_say_which_arms_took_turns(tmp_path: Path, measured: list[tuple[str, str, int, int]]) -> None:
+    run(tmp_path / "r.json", arms="stock stock-2p stock-stream wavepp", repeats=1, together=2)
+    groups = {each.arm: each.group for each in Records(tmp_path / "r.json").of("d")}
+    assert groups["stock"] == groups["stock-2p"] != groups["stock-stream"] == groups["wavepp"]
+    assert groups["wavepp"].startswith("stock-stream wavepp, 20")
 
 
 def test_an_interrupted_run_goes_on_where_it_was(
@@ -154,6 +176,34 @@ def test_figures_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
     assert len(again.of("d")) == 1 and len(again.all()) == 2
 
 
+def test_what_is_measured_again_is_the_last_of_its_file(tmp_path: Path) -> None:
+    records = Records(tmp_path / "r.json")
+    for each in (record(settings="a"), record(settings="b"), record(settings="a", tok_s=7.0)):
+        records.add(each)
+    for kept in (records, Records(tmp_path / "r.json")):
+        assert [(each.settings, each.tok_s) for each in kept.all()] == [("b", 1000.0), ("a", 7.0)]
+
+
+def test_a_record_holds_its_device_and_one_that_lacks_it_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    Records(path).add(record(model=DeviceModel(factors=(1.0, 1.15))))
+    (kept,) = Records(path).all()
+    assert kept.model == DeviceModel(factors=(1.0, 1.15))
+    (old,) = json.loads(path.read_text())
+    del old["model"], old["group"]
+    path.write_text(json.dumps([old]))
+    (kept,) = Records(path).all()
+    assert kept.model is None and kept.group == ""
+
+
+@pytest.mark.parametrize("text", ['[{"arm": "stock"}]', "[", '{"arm": 1}'])
+def test_a_file_of_another_version_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(RecordsError, match=r"r\.json holds no records of this version"):
+        Records(path)
+
+
 def test_figures_depend_on_the_sources_that_measure_and_not_on_those_that_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,38 +211,33 @@ def test_figures_depend_on_the_sources_that_measure_and_not_on_those_that_show(
     folder = tmp_path / "benchmark" / "paced"
     folder.mkdir(parents=True)
     digests = []
-    for name in ("measure", "pictures", "memory", "options", "client_comparison", "measure"):
+    for name in BESIDE:
+        (tmp_path / "benchmark" / f"{name}.py").touch()
+    for name in (
+        "measure",
+        "pictures",
+        "memory",
+        "options",
+        "argument_types",
+        "client_comparison",
+        "measure",
+    ):
         with (folder / f"{name}.py").open("a") as file:
             file.write("# changed\n")
         digests.append(run_module.digest_of("settings"))
     assert len(set(digests[:-1])) == 1 and digests[-1] != digests[0]
     assert run_module.digest_of("other settings") != digests[-1]
+    for name in BESIDE:
+        digests.append(run_module.digest_of("settings"))
+        (tmp_path / "benchmark" / f"{name}.py").write_text("# flags, environment, freezing or tokens\n")
+        assert run_module.digest_of("settings") != digests[-1], name
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("PRESETS", {"even": DeviceModel(per_wave=1.0)}),
-        ("WAVE_TOKENS", 8192),
-        ("POOL", 1 << 20),
-    ],
-)
-def test_figures_depend_on_what_the_options_were_made_into(
-    name: str, other: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = options.parser({}).parse_args([])
-    before = options.setting_of(asked)
-    assert options.setting_of(asked) == before and before.digest
-    monkeypatch.setattr(options, name, other)
-    assert options.setting_of(asked).digest != before.digest
-
-
-@pytest.mark.parametrize(
-    "words", [["--scale", "0.5"], ["--pp", "4"], ["--rounds", "3"], ["--requests", "9"], ["--shorten", "2"]]
-)
-def test_figures_depend_on_what_was_asked_for(words: list[str]) -> None:
-    first, second = (options.setting_of(options.parser({}).parse_args(given)) for given in ([], words))
-    assert first.digest != second.digest
+def test_figures_depend_on_the_installed_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run_module.digest_of("settings")
+    assert run_module.digest_of("settings") == before
+    monkeypatch.setattr(run_module, "version", {"sglang": "0.5.24"}.__getitem__)
+    assert run_module.digest_of("settings") != before
 
 
 # --- room -----------------------------------------------------------------------------------------------------------
@@ -278,6 +323,7 @@ def test_figures_of_a_measurement() -> None:
     assert found.good_hits == pytest.approx(5 / 6)
     assert found.hosts == pytest.approx(0.5)
     assert not found.rejected and found.reason is None
+    assert found.model == SETTING.model
 
 
 def test_a_stage_that_waited_for_a_core_has_its_figures_rejected() -> None:
@@ -311,7 +357,7 @@ def test_the_table_shows_medians_of_what_may_be_used() -> None:
     assert "2,000 (1,000-3,000)" in text and "1 of 4" in text
 
 
-# --- the command line -----------------------------------------------------------------------------------------------
+# --- arms ---------------------------------------------------------------------------------------------------------
 
 
 def test_arms_differ_in_what_they_say() -> None:
@@ -333,63 +379,6 @@ def test_arms_differ_in_what_they_say() -> None:
     assert set(LADDER) | set(STOCK_DEFAULT_CHUNK) <= set(ARMS)
     seen = {(c.options, c.environment, c.chunk, c.device.own_stream) for c in configs.values()}
     assert len(seen) == len(configs)
-
-
-def test_variables_choose_what_runs() -> None:
-    given = {"CELLS": "cold65:1", "ARMS": "stock", "PP": "2", "REPEATS": "1", "SCALE": "0.5"}
-    asked = options.parser(given).parse_args([])
-    assert [load.name for load in options.loads_of(asked)] == ["cold65:1"]
-    assert (asked.pp, asked.repeats, asked.scale) == (2, 1, 0.5)
-    asked = options.parser({}).parse_args([])
-    assert [load.name for load in options.loads_of(asked)] == list(TEN)
-    asked = options.parser({}).parse_args(["scout"])
-    assert [load.name for load in options.loads_of(asked)] == ["reuse131:4", "cold131:8"]
-    asked = options.parser({"CELLS": "cold65:1"}).parse_args(["scout"])
-    assert [load.name for load in options.loads_of(asked)] == ["cold65:1"]
-    asked = options.parser({}).parse_args(["survival", "--rates", "0.5 1", "--shorten", "4"])
-    assert [load.name for load in options.loads_of(asked)] == ["survival@0.5", "survival@1"]
-    assert options.pool_of(asked) < working_set(4)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["serving", "--cells", "cold65:1 reuse131:1"],
-        ["--cells", "warm:1"],
-        ["--arms", "fast"],
-        ["trace", "--file", "/nowhere"],
-    ],
-)
-def test_what_cannot_be_run_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(words) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_the_best_stock_arms_of_a_scouting_run() -> None:
-    scouted = [
-        record(arm="stock", tok_s=100.0),
-        record(arm="stock-2p", tok_s=300.0),
-        record(arm="stock-stream", tok_s=200.0),
-        record(arm="wavepp", tok_s=900.0),
-        record(arm="stock", tok_s=9000.0, concurrency=8),  # the others lack this cell
-    ]
-    assert options.best_stock(scouted) == ["stock-2p", "stock-stream"]
-    for nothing in ([], [record(arm="wavepp")], [record(rejected=True, reason="crowded")]):
-        with pytest.raises(ValueError, match="scout"):
-            options.best_stock(nothing)
-
-
-def test_rejected_and_older_figures_choose_no_stock_arm() -> None:
-    older = [record(arm="stock-m2", tok_s=9000.0, settings="older")]
-    crowded = [record(arm="stock-m4", tok_s=9000.0, rejected=True, reason="crowded")]
-    newest = [
-        *(record(arm="stock", repeat=n, tok_s=tok_s) for n, tok_s in enumerate((100.0, 100.0, 300.0))),
-        record(arm="stock-2p", tok_s=200.0),
-    ]
-    assert options.best_stock([*older, *crowded, *newest]) == ["stock-2p", "stock"]
-    apart = [record(arm="stock-2p", workload="cold131", settings="d"), record(arm="stock", settings="d")]
-    with pytest.raises(ValueError, match="stock-2p, stock have no cell in common"):
-        options.best_stock([record(arm="stock-2p", settings="older"), *apart])
 
 
 # --- what a play does to the cache ------------------------------------------------------------------------------------
