@@ -270,7 +270,9 @@ def environment_only() -> Any:
     from sgl_patches import launch
     from sglang_wavepp.settings.of import settings_of
 
-    os.environ.update({"SGLANG_WAVEPP": "1", "SGLANG_WAVEPP_PIPELINE_FILLS": "3"})
+    os.environ.update(
+        {"SGLANG_WAVEPP": "1", "SGLANG_WAVEPP_PLANNER": "supply", "SGLANG_WAVEPP_PIPELINE_FILLS": "3"}
+    )
     server_args = ServerArgs(model_path="dummy", device="cpu", pp_size=2, chunked_prefill_size=256)
     server_args.resolve_once()
     load()

@@ -155,7 +155,7 @@ def test_engine_takes_keywords(arms: dict[str, Any]) -> None:
     off, tokens, refusal = arms["engine_keywords"]
     assert off
     assert tokens == 96
-    assert refusal == "--wavepp-planner must be one of mpu, static, got 'best'"
+    assert refusal == "--wavepp-planner must be one of mpu, supply, static, got 'best'"
 
 
 def test_environment_reaches_arguments_built_before_plugins(arms: dict[str, Any]) -> None:
