@@ -185,7 +185,11 @@ class LeaseRound:
         source = IndexedRadixTree(tree.cache, grid=PAGE)
         probe = HintProbe(tree.core.index, block=tree.core.block, step=PAGE)
         self._admission = LeaseAdmission(
-            tree=source, limits=limits_of(tree, together), probe=probe, block=tree.core.block
+            tree=source,
+            limits=limits_of(tree, together),
+            probe=probe,
+            block=tree.core.block,
+            wanted=tree.core.wanted,
         )
         tree.core.holder = self._admission.escrows
         self._records = [record_of(str(number), prompt) for number, prompt in enumerate(queue.waiting)]

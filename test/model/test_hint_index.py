@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sglang_wavepp.admission.block_counts import BlockCountError
 from sglang_wavepp.admission.block_hash import ChainEnd, block_hashes, namespace_seed
 from sglang_wavepp.admission.components import Component
-from sglang_wavepp.admission.hint_index import HintIndex, HintIndexError
+from sglang_wavepp.admission.hint_index import HintIndex
 
 pytestmark = pytest.mark.model
 
@@ -133,7 +134,7 @@ class IndexBesideCounters(RuleBasedStateMachine):
         wrong = data.draw(st.sampled_from([[strange], [*there, strange], [*there, *there[-1:], *there[:1]]]))
         if len(wrong) <= len(there) or not Counter(wrong) - self.counts[component]:
             return
-        with pytest.raises(HintIndexError, match="is there"):
+        with pytest.raises(BlockCountError, match="is there"):
             self.index.remove(component, wrong)
 
     @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=6), limit=st.integers(0, 12))

@@ -8,25 +8,18 @@ Each component is a shard with a mutex of its own, and a call takes it once for 
 its twenty, a backward scan for a stretch of blocks, an insertion for all blocks of a node. Finer shards, by hash,
 were tried: a chain then falls into all of them, and taking a mutex for each look-up makes a probe take 20 us instead
 of 4 and the longest scan 2.5 ms instead of 0.1, while the interpreter lock lets only one thread look up at a time
-anyway. Under the mutex runs what sets do in C; that also is why a count is kept as a set of the hashes that are there
-and a dictionary of the few that are there more than once (a block is there again when it ends inside a page that two
-prompts don't share).
+anyway. Under the mutex runs what sets do in C.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from sglang_wavepp.admission.block_counts import BlockCounts
 from sglang_wavepp.admission.components import Component
 
 SCAN_STRETCH = 256
 """Blocks that a backward scan looks up before it lets go of the mutex: about ten microseconds."""
-
-
-class HintIndexError(LookupError):
-    """Something is removed that was not added: the tree and its index disagree."""
 
 
 class HintIndex:
@@ -59,7 +52,7 @@ class HintIndex:
         """The blocks are detached: each counts once less. All of them, or none with an error.
 
         Raises:
-            HintIndexError: names a hash that is not there as often.
+            BlockCountError: names a hash that is not there as often.
         """
         self._shards[component].remove(hashes)
 
@@ -117,62 +110,12 @@ class HintIndex:
         return self._shards[component].window_end(hashes, limit, window, grid)
 
 
-class _Shard:
+class _Shard(BlockCounts):
     """Counters of one component."""
 
     def __init__(self, component: Component) -> None:
+        super().__init__(component.value)
         self.probes = 0
-        self._component = component
-        self._mutex = threading.Lock()
-        self._present: set[int] = set()
-        self._repeats: dict[int, int] = {}
-        """Count less one of the hashes that count more than once."""
-
-    def add(self, hashes: Sequence[int]) -> None:
-        with self._mutex:
-            present, repeats = self._present, self._repeats
-            before = len(present)
-            known = present.intersection(hashes)
-            present.update(hashes)
-            if len(present) - before == len(hashes):
-                return
-            for each, times in Counter(hashes).items():
-                more = times if each in known else times - 1
-                if more:
-                    repeats[each] = repeats.get(each, 0) + more
-
-    def remove(self, hashes: Sequence[int]) -> None:
-        with self._mutex:
-            present, repeats = self._present, self._repeats
-            if repeats.keys().isdisjoint(hashes) and present.issuperset(hashes):
-                before = len(present)
-                present.difference_update(hashes)
-                if before - len(present) == len(hashes):
-                    return
-                present.update(hashes)  # the same hash twice, which is there once: the error is found below
-            going = Counter(hashes)
-            for each, times in going.items():
-                there = repeats.get(each, 0) + (each in present)
-                if times > there:
-                    raise HintIndexError(
-                        f"block {each:#018x} of {self._component.value} is removed {times} times"
-                        f" but is there {there} times"
-                    )
-            for each, times in going.items():
-                left = repeats.pop(each, 0) + 1 - times
-                if not left:
-                    present.remove(each)
-                elif left > 1:
-                    repeats[each] = left - 1
-
-    def clear(self) -> None:
-        with self._mutex:
-            self._present.clear()
-            self._repeats.clear()
-
-    def contents(self) -> dict[int, int]:
-        with self._mutex:
-            return {each: 1 + self._repeats.get(each, 0) for each in self._present}
 
     def dense_end(self, hashes: Sequence[int], limit: int) -> int:
         end = min(limit, len(hashes))

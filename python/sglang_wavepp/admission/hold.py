@@ -51,6 +51,9 @@ class AdmissionCache(Protocol):
     def forget(self, rid: str) -> None:
         """The request left admission without being admitted, and holds nothing."""
 
+    def admitted(self, rid: str) -> None:
+        """All ranks hold the request: it left admission."""
+
     @property
     def releases(self) -> int:
         """Grows whenever capacity came back since it was last read or since a `hold` failed."""

@@ -129,6 +129,7 @@ class RoundsMember:
         for outcome in outcomes:
             if outcome.verdict is Verdict.ADMITTED:
                 self._records.pop(outcome.rid, None)
+                self._cache.admitted(outcome.rid)
             elif outcome.verdict is not Verdict.LOWER:
                 self._cache.release(outcome.rid)
         return outcomes

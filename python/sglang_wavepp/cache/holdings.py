@@ -162,6 +162,9 @@ class Holdings:
         """The request left admission without being admitted, and holds nothing."""
         self._reach.pop(rid, None)
 
+    def admitted(self, rid: str) -> None:
+        """All ranks hold the request: it left admission."""
+
     @property
     def releases(self) -> int:
         """Grows whenever there is more room than at the last reading or the last shortage, and at each end.

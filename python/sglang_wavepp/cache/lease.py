@@ -19,6 +19,7 @@ from sglang_wavepp.admission.pools import PoolLimits, positions
 from sglang_wavepp.cache.escrow import EscrowBook, VictimSource
 from sglang_wavepp.cache.holdings import Holdings, Match, PrefixTree, cap
 from sglang_wavepp.cache.ledger import LedgerError
+from sglang_wavepp.cache.wanted_blocks import WantedBlocks
 
 EARLIER_SNAPSHOTS = 4
 """Earlier recurrent snapshots that a lease looks at when there is no slot for the one it found."""
@@ -50,6 +51,7 @@ class LeaseAdmission(Holdings):
         probe: hints from the rank's index.
         block: tokens of a hashed block.
         headroom: tokens that a request beside others leaves unpinned and unpromised, as far as its own need allows.
+        wanted: learns which blocks the requests in admission name; the tree's, where it has one.
         hashed: hears of every request and the hashes of its full blocks, once, before its first hint.
     """
 
@@ -61,12 +63,14 @@ class LeaseAdmission(Holdings):
         probe: HintProbe,
         block: int,
         headroom: int = 0,
+        wanted: WantedBlocks | None = None,
         hashed: Callable[[str, Sequence[int]], None] | None = None,
     ) -> None:
         super().__init__(tree=tree, limits=limits)
         self._probe = probe
         self._block = block
         self._headroom = headroom
+        self._wanted = WantedBlocks() if wanted is None else wanted
         self._on_hashed = hashed
         self._chains: dict[str, Sequence[int]] = {}
         self._hinted: dict[str, int] = {}
@@ -83,6 +87,7 @@ class LeaseAdmission(Holdings):
             seed = namespace_seed(extra_key=record.extra_key, cache_salt=record.cache_salt)
             chain = block_hashes(record.token_ids, block=self._block, seed=seed)
             self._chains[record.rid] = chain
+            self._wanted.enter(record.rid, chain)
             if self._on_hashed is not None:
                 self._on_hashed(record.rid, chain)
         hint = self._probe.hint(chain, cap(record, record.cache_limit))
@@ -99,9 +104,15 @@ class LeaseAdmission(Holdings):
             self.hint_figures.stale_tokens += max(expected - held.endpoint, 0)
         return held
 
+    def admitted(self, rid: str) -> None:
+        """See `Holdings.admitted`: what it names is pinned now, or it computes it."""
+        super().admitted(rid)
+        self._wanted.leave(rid)
+
     def forget(self, rid: str) -> None:
         """See `Holdings.forget`."""
         super().forget(rid)
+        self._wanted.leave(rid)
         self._chains.pop(rid, None)
         self._hinted.pop(rid, None)
 

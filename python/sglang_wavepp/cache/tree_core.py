@@ -32,6 +32,7 @@ from sglang_wavepp.cache.soft_holds import HoldListener, SoftHolds
 from sglang_wavepp.cache.tree_components import IndexedFullComponent
 from sglang_wavepp.cache.tree_node import IndexedNode
 from sglang_wavepp.cache.victim_order import VictimOrder, order_key
+from sglang_wavepp.cache.wanted_blocks import WantedBlocks
 
 BACKEND: Final = "wavepp"
 """Name under which the core is registered as a tree core backend."""
@@ -63,6 +64,7 @@ class IndexedTreeCore(UnifiedTreeCore):
     Attributes:
         index: what is cached, by block hash; read without the mutex.
         block: tokens of a hint block.
+        wanted: blocks that requests in admission name; what begins with one of them is chosen last.
         publishing: chain of hashes of the request whose tokens are being inserted, None when unknown. Nodes take
             their hashes from it.
         evict_at_once: tokens that the next step of a FULL eviction may free without asking in between.
@@ -78,6 +80,7 @@ class IndexedTreeCore(UnifiedTreeCore):
             raise ValueError("the indexed tree does not hash pairs of tokens (EAGLE)")
         self.block = DEFAULT_BLOCK
         self.index = HintIndex(_INDEXED[each] for each in components if each in _INDEXED)
+        self.wanted = WantedBlocks()
         self.publishing: Sequence[int] | None = None
         self.evict_at_once = 0
         self.holds = SoftHolds(self._offer_if_open)
@@ -242,14 +245,27 @@ class IndexedTreeCore(UnifiedTreeCore):
         return self.holds.claims
 
     def candidates(self) -> Iterator[tuple[int, int]]:
-        """Nodes that would be evicted next and their tokens that nobody holds, in that order.
+        """Nodes that would be evicted next and their tokens that nobody holds, in that order; wanted ones at the end.
 
         Held nodes count as gone: where the caller holds what it is given, the parent may follow. What the caller
         does not hold stays a candidate. Stop at any time.
         """
         held = self.holds.tokens
-        for node in self.order.walk():
+        for node in self._unwanted_first() if self.wanted else self.order.walk():
             yield node.id, node.device_tokens - held.get(node.id, 0)
+
+    def _unwanted_first(self) -> Iterator[IndexedNode]:
+        given: set[int] = set()
+        passed = False
+        for node in self.order.walk():
+            # A node is wanted from its first block on. One in which no block ends can't be named by a hint.
+            if node.blocks and node.blocks[0] in self.wanted:
+                passed = True
+                continue
+            given.add(node.id)
+            yield node
+        if passed:
+            yield from (node for node in self.order.walk() if node.id not in given)
 
     def exists(self, node_id: int) -> bool:
         """Whether the node is in the tree."""

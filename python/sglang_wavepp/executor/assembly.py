@@ -278,7 +278,13 @@ def _admission(
     block = settings.hint_block_size
     probe = HintProbe(tree.core.index, block=block, step=math.lcm(block, grid.step))
     lease = LeaseAdmission(
-        tree=tree, limits=limits, probe=probe, block=block, headroom=headroom, hashed=hashed
+        tree=tree,
+        limits=limits,
+        probe=probe,
+        block=block,
+        headroom=headroom,
+        wanted=tree.core.wanted,
+        hashed=hashed,
     )
     tree.core.holder = lease.escrows
     return lease

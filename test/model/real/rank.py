@@ -151,6 +151,7 @@ class Rank:
             probe=probe,
             block=world.block,
             headroom=world.headroom,
+            wanted=self.pools.core.wanted,
             hashed=hashed,
         )
         self.pools.core.holder = self.admission.escrows

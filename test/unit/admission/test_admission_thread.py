@@ -50,6 +50,8 @@ class Room:
     def trim(self, record: InstallRecord, limit: int) -> Hold | Shortage:
         return Hold(limit)
 
+    def admitted(self, rid: str) -> None: ...
+
     def forget(self, rid: str) -> None: ...
 
     def release(self, rid: str) -> None:

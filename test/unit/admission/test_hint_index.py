@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_wavepp.admission.block_counts import BlockCountError
 from sglang_wavepp.admission.components import Component
-from sglang_wavepp.admission.hint_index import SCAN_STRETCH, HintIndex, HintIndexError
+from sglang_wavepp.admission.hint_index import SCAN_STRETCH, HintIndex
 
 pytestmark = pytest.mark.unit
 
@@ -71,7 +72,7 @@ def test_a_block_may_be_named_twice_in_one_call() -> None:
 def test_removing_what_is_not_there_names_it_and_changes_nothing(wrong: list[int]) -> None:
     index = index_of(FULL, [1, 2, 2])
     before = index.contents()
-    with pytest.raises(HintIndexError, match=f"{wrong[-1]:#018x} of full"):
+    with pytest.raises(BlockCountError, match=f"{wrong[-1]:#018x} of full"):
         index.remove(FULL, wrong)
     assert index.contents() == before
 

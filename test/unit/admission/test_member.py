@@ -50,6 +50,9 @@ class ScriptedCache:
         self.calls.append(("release", rid))
         self.held.discard(rid)
 
+    def admitted(self, rid: str) -> None:
+        self.calls.append(("admitted", rid))
+
     def forget(self, rid: str) -> None:
         assert rid not in self.held
         self.calls.append(("forget", rid))

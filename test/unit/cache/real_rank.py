@@ -128,7 +128,12 @@ class RealRank:
         core.use_block(self.page)
         probe = HintProbe(core.index, block=self.page, step=math.lcm(self.page, self.grid))
         lease = LeaseAdmission(
-            tree=self.tree, limits=self.limits, probe=probe, block=self.page, headroom=headroom
+            tree=self.tree,
+            limits=self.limits,
+            probe=probe,
+            block=self.page,
+            headroom=headroom,
+            wanted=core.wanted,
         )
         core.holder = lease.escrows
         return lease
