@@ -11,6 +11,7 @@ from sglang_wavepp.settings.errors import SettingsError
 MEM_CACHE = "sglang.srt.mem_cache"
 CORE = f"{MEM_CACHE}.unified_cache.unified_tree_core.UnifiedTreeCore"
 FULL = f"{MEM_CACHE}.unified_cache.components.full.FullComponent"
+MAMBA = f"{MEM_CACHE}.unified_cache.components.mamba.MambaComponent"
 CACHE = f"{MEM_CACHE}.unified_radix_cache.UnifiedRadixCache"
 KEY = f"{MEM_CACHE}.radix_cache.RadixKey"
 
@@ -107,6 +108,12 @@ PATCHES = (
         "a pin on a held node is a claim, which its holder must replace",
         TAKEN,
         "9bfc05d3ac6a3578",
+    ),
+    _override(
+        f"{MAMBA}._evict_device_start",
+        "takes snapshots that a waiting request names for used just now, before the least recently used go",
+        "a request that waits for its turn finds that its snapshot has gone",
+        "ff967d2bd2d20181",
     ),
     _override(
         f"{FULL}._evict_device_start",

@@ -74,13 +74,14 @@ class Survival:
         return Script(priming={}, measured=measured, fresh=True)
 
     def settled(self, served: Sequence[Served]) -> list[Served]:
-        """A document can be reused once a request about it has been answered."""
+        """All requests about a document can reuse it but the first that was sent: a server that answers late has as
+        many chances as one that answers early."""
         first: dict[str, float] = {}
         for each in served:
             document = _document_of(each.rid)
-            first[document] = min(first.get(document, each.answered), each.answered)
+            first[document] = min(first.get(document, each.sent), each.sent)
         return [
-            replace(each, reusable=each.reusable if first[_document_of(each.rid)] <= each.sent else 0)
+            replace(each, reusable=each.reusable if first[_document_of(each.rid)] < each.sent else 0)
             for each in served
         ]
 

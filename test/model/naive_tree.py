@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
@@ -117,6 +117,9 @@ class NaiveTree:
 
     def is_locked(self, node: Hashable) -> bool:
         return self.nodes[node].locks > 0  # type: ignore[index]
+
+    def wanted(self, nodes: Iterable[Path]) -> list[Path]:
+        return []  # nobody tells it what waits
 
     def take_claims(self) -> list[Path]:
         claims, self.claims = self.claims, []

@@ -284,7 +284,7 @@ def test_two_escrows_on_one_path() -> None:
     held = lead.admission.escrows.holders()
     assert sorted(map(tuple, held.values())) == [(first,), (second,)]
     with lead.cache.mutex:
-        lead.admission.escrows._evict(lead.admission.escrows._escrows[second], 1)
+        lead.admission.escrows._evict(second, lead.admission.escrows._escrows[second], 1)
     check_promises(lead)
     assert lead.admission.escrows.victims == 0, "nothing of the path is left"
     check_pools(lead)

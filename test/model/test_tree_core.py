@@ -64,9 +64,21 @@ class History:
         assert self.tree.free() >= free
 
     def evict_aux(self) -> None:
-        self.tree.evict(
-            0, slots=self.draw(3) if self.tree.slots else 0, window=self.draw(20) if self.tree.window else 0
-        )
+        slots = self.draw(3) if self.tree.slots else 0
+        window = self.draw(20) if self.tree.window else 0
+        wanted = self.tree.snapshots()[0] if self.tree.waiting and not window else set()
+        self.tree.evict(0, slots=slots, window=window)
+        if wanted:
+            wanted_left, others_left = self.tree.snapshots()
+            assert wanted_left == wanted or not others_left, "a wanted snapshot went before another"
+
+    def wait(self) -> None:
+        tokens, salt = self.prompt()
+        self.tree.wait(f"r{len(self.tree.waiting)}-{self.draw(1000)}", tokens, salt)
+
+    def wait_no_more(self) -> None:
+        if self.tree.waiting:
+            self.tree.wait_no_more(list(self.tree.waiting)[self.draw(len(self.tree.waiting))])
 
     def offload(self) -> None:
         """A node's tokens and those above it are copied to the host; a leaf may then leave the device."""
@@ -148,6 +160,7 @@ class History:
         *("insert",) * 6,
         *("match", "lock", "lock", "unlock", "unlock", "evict", "evict_aux", "offload", "evict_host"),
         *("hold", "hold", "hold_any", "unhold", "unhold", "evict_node", "reset"),
+        *("wait", "wait_no_more"),
     )
 
 

@@ -43,6 +43,9 @@ class VictimSource(Protocol):
     def is_locked(self, node: Hashable) -> bool:
         """Whether a request uses the node."""
 
+    def wanted(self, nodes: Iterable[Hashable]) -> list[Hashable]:
+        """Those that a request in admission names, in the order given; `candidates` gives them last."""
+
     def take_claims(self) -> Iterable[Hashable]:
         """Held nodes that were locked since the last call."""
 
@@ -69,11 +72,13 @@ class EscrowFigures:
 
     Attributes:
         substituted: of victims that were claimed by another request and replaced.
+        exchanged: of victims that a waiting request came to name, and that were replaced by others.
         evicted: of victims that went when their escrow was drawn.
         spared: of victims that stayed, because room had become free meanwhile.
     """
 
     substituted: int = 0
+    exchanged: int = 0
     evicted: int = 0
     spared: int = 0
 
@@ -276,7 +281,7 @@ class EscrowBook:
             self._add_credit(escrow, spare)
             self.figures.spared += self._let_go(rid, escrow, -escrow.owed)
         if tokens > escrow.credit and escrow.victims:
-            self._evict(escrow, tokens - escrow.credit)
+            self._evict(rid, escrow, tokens - escrow.credit)
         if escrow.credit < tokens:
             raise EscrowError(
                 f"request {rid} runs short: {tokens} tokens drawn, {escrow.credit} are free for it"
@@ -318,10 +323,15 @@ class EscrowBook:
             if not tokens:
                 break
 
-    def _evict(self, escrow: _Escrow, tokens: int) -> None:
-        """The first victims go, until so many tokens of this escrow's have."""
+    def _evict(self, rid: str, escrow: _Escrow, tokens: int) -> None:
+        """The first victims go, until so many tokens of this escrow's have. Those that have become wanted since they
+        were chosen are exchanged before, or go last."""
+        wanted = self._source.wanted(escrow.victims)
+        for node in reversed(wanted):  # a node before what hangs below it
+            self._exchange(rid, escrow, node)
+        last = {node: escrow.victims[node] for node in wanted if node in escrow.victims}
         nodes: list[Hashable] = []
-        for node, share in escrow.victims.items():
+        for node, share in (*(each for each in escrow.victims.items() if each[0] not in last), *last.items()):
             nodes.append(node)
             tokens -= share
             if tokens <= 0:
@@ -332,6 +342,22 @@ class EscrowBook:
         if left:
             raise EscrowError(f"victims {left} were evicted, and nobody was told")
         self.figures.evicted += escrow.credit - before
+
+    def _exchange(self, rid: str, escrow: _Escrow, node: Hashable) -> None:
+        """Choose others for a victim, as far as there are any that nobody wants."""
+        left = escrow.victims[node]
+        for other, unheld in self._source.candidates():
+            if self._source.wanted((other,)):
+                break
+            part = min(unheld, left)
+            self._source.hold(other, part)
+            self._add(rid, escrow, other, part)
+            self._drop(rid, escrow, node, part)
+            self._source.unhold(node, part)
+            self.figures.exchanged += part
+            left -= part
+            if not left:
+                break
 
     def _let_go(self, rid: str, escrow: _Escrow, tokens: int) -> int:
         """Give victims back, the last to go first; how many tokens were."""

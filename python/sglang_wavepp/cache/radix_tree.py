@@ -6,7 +6,7 @@ A count is the length of a list or of a tensor, which is known on the host.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
@@ -141,6 +141,10 @@ class IndexedRadixTree(RadixTree):
     def is_locked(self, node: Hashable) -> bool:
         """Whether a request uses the node."""
         return self.core.is_locked(cast(int, node))
+
+    def wanted(self, nodes: Iterable[Hashable]) -> list[Hashable]:
+        """Those that a request in admission names or the beginning of which it names, in the order given."""
+        return cast(list[Hashable], self.core.wanted_of(cast(Iterable[int], nodes)))
 
     def take_claims(self) -> list[int]:
         """Held nodes that were locked since the last call."""

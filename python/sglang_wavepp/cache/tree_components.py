@@ -1,4 +1,5 @@
-"""The attention component of SGLang's prefix tree, evicting in an order that is kept instead of sorted anew."""
+"""Components of SGLang's prefix tree that choose what goes: attention in an order that is kept instead of sorted anew,
+recurrent snapshots with those that a waiting request names at the end."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 from sglang.srt.mem_cache.unified_cache.cache_action import FreeComponentDeviceSlot
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+from sglang.srt.mem_cache.unified_cache.components.mamba import MambaComponent
 
 from sglang_wavepp.cache.tree_node import IndexedNode
 
@@ -77,3 +79,30 @@ class IndexedFullComponent(FullComponent):
                 [torch.cat(action.indices)], component_type=action.component_type
             )
         super().apply_component_action(action)
+
+
+class IndexedMambaComponent(MambaComponent):
+    """`MambaComponent` to which a snapshot that a waiting request names is one that was used just now."""
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        if self.tree_core.wanted:
+            self._use_wanted(request_cnt)
+        super()._evict_device_start(request_cnt)
+
+    def _use_wanted(self, slots: int) -> None:
+        """Before so many snapshots go: they are none that is wanted, as long as there are others, and then those that
+        are needed last."""
+        core = self.tree_core
+        order = core.lru_lists[self.component_type]
+        wanted: list[IndexedNode] = []
+        node = order.get_lru_no_lock()
+        while slots > 0 and node is not None:
+            if core.wants_snapshot(node):
+                wanted.append(node)
+            else:
+                slots -= 1
+            node = order.get_prev_no_lock(node)
+        next_up = core.wanted.first()
+        wanted.sort(key=lambda each: -core.snapshot_needed_in(next_up, each))
+        for each in wanted:
+            order.reset_node_mru(each)

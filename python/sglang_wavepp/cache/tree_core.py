@@ -6,7 +6,8 @@ stays SGLang's. Content that moves between device and host changes nothing for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -29,10 +30,10 @@ from sglang_wavepp.admission.components import Component
 from sglang_wavepp.admission.hint_index import HintIndex
 from sglang_wavepp.cache.prefix_keys import PromptKey
 from sglang_wavepp.cache.soft_holds import HoldListener, SoftHolds
-from sglang_wavepp.cache.tree_components import IndexedFullComponent
+from sglang_wavepp.cache.tree_components import IndexedFullComponent, IndexedMambaComponent
 from sglang_wavepp.cache.tree_node import IndexedNode
 from sglang_wavepp.cache.victim_order import VictimOrder, order_key
-from sglang_wavepp.cache.wanted_blocks import WantedBlocks
+from sglang_wavepp.cache.wanted_blocks import WantedBlocks, needed_in
 
 BACKEND: Final = "wavepp"
 """Name under which the core is registered as a tree core backend."""
@@ -41,9 +42,10 @@ DEFAULT_BLOCK: Final = 64
 """Tokens of a hint block until `use_block` says otherwise."""
 
 COMPONENT_CLASSES: Final[dict[ComponentType, type[TreeComponent]]] = {
-    ComponentType.FULL: IndexedFullComponent
+    ComponentType.FULL: IndexedFullComponent,
+    ComponentType.MAMBA: IndexedMambaComponent,
 }
-"""For `CacheInitParams.component_registry_override`. The other components are SGLang's."""
+"""For `CacheInitParams.component_registry_override`. The sliding window is SGLang's."""
 
 _INDEXED: Final = {
     ComponentType.FULL: Component.FULL,
@@ -64,7 +66,7 @@ class IndexedTreeCore(UnifiedTreeCore):
     Attributes:
         index: what is cached, by block hash; read without the mutex.
         block: tokens of a hint block.
-        wanted: blocks that requests in admission name; what begins with one of them is chosen last.
+        wanted: blocks that requests in admission name; what they are of is chosen last.
         publishing: chain of hashes of the request whose tokens are being inserted, None when unknown. Nodes take
             their hashes from it.
         evict_at_once: tokens that the next step of a FULL eviction may free without asking in between.
@@ -245,7 +247,9 @@ class IndexedTreeCore(UnifiedTreeCore):
         return self.holds.claims
 
     def candidates(self) -> Iterator[tuple[int, int]]:
-        """Nodes that would be evicted next and their tokens that nobody holds, in that order; wanted ones at the end.
+        """Nodes that would be evicted next and their tokens that nobody holds, in that order.
+
+        What a request in admission names comes at the end, and of that first what is needed last.
 
         Held nodes count as gone: where the caller holds what it is given, the parent may follow. What the caller
         does not hold stays a candidate. Stop at any time.
@@ -256,16 +260,61 @@ class IndexedTreeCore(UnifiedTreeCore):
 
     def _unwanted_first(self) -> Iterator[IndexedNode]:
         given: set[int] = set()
-        passed = False
+        wanted: list[IndexedNode] = []
         for node in self.order.walk():
-            # A node is wanted from its first block on. One in which no block ends can't be named by a hint.
-            if node.blocks and node.blocks[0] in self.wanted:
-                passed = True
+            if self._is_wanted(node):
+                wanted.append(node)
+            else:
+                given.add(node.id)
+                yield node
+        if wanted:
+            yield from self._needed_last_first(wanted, given)
+
+    def _needed_last_first(self, nodes: Iterable[IndexedNode], given: set[int]) -> Iterator[IndexedNode]:
+        """These candidates, and what opens up behind them, except what was given already."""
+        next_up = self.wanted.first()
+
+        def entry(node: IndexedNode) -> tuple[int, Any, int]:
+            return -self._needed_in(next_up, node), self.order.place(node), node.id
+
+        queue = [entry(node) for node in nodes]
+        heapq.heapify(queue)
+        while queue:
+            node = self._node_arena.get(heapq.heappop(queue)[2])
+            if node is None or not self._is_open(node):
                 continue
             given.add(node.id)
             yield node
-        if passed:
-            yield from (node for node in self.order.walk() if node.id not in given)
+            parent = node.parent
+            while parent is not None and parent.covered:  # what is held already counts as gone, too
+                parent = parent.parent
+            if parent is not None and parent.id not in given and self._is_open(parent):
+                heapq.heappush(queue, entry(parent))
+
+    @staticmethod
+    def _needed_in(next_up: Sequence[Sequence[int]], node: IndexedNode) -> int:
+        if not node.blocks or node.chain is None:
+            return len(next_up)
+        return needed_in(next_up, node.chain.blocks - len(node.blocks), node.blocks[0])
+
+    def _is_wanted(self, node: IndexedNode) -> bool:
+        # From its first block on. A node in which no block ends can't be named by a hint.
+        return bool(node.blocks) and node.blocks[0] in self.wanted
+
+    def wanted_of(self, node_ids: Iterable[int]) -> list[int]:
+        """Those of the nodes that a request in admission names, or the beginning of which it names."""
+        if not self.wanted:
+            return []
+        return [each for each in node_ids if self._is_wanted(self._node_arena[each])]
+
+    def wants_snapshot(self, node: IndexedNode) -> bool:
+        """Whether a request in admission may resume from the end of this node."""
+        return any(each in self.wanted for each in self._keys(node, ComponentType.MAMBA))
+
+    def snapshot_needed_in(self, next_up: Sequence[Sequence[int]], node: IndexedNode) -> int:
+        """How many of the next requests come before one that may resume from the end of this node."""
+        chain = node.chain
+        return len(next_up) if chain is None else needed_in(next_up, chain.blocks - 1, chain.last)
 
     def exists(self, node_id: int) -> bool:
         """Whether the node is in the tree."""

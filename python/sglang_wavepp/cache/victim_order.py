@@ -66,6 +66,10 @@ class VictimOrder:
         if node.id in self._queued:
             self.offer(node)
 
+    def place(self, node: Orderable) -> Any:
+        """Its key: the smallest goes first."""
+        return self._key(node)
+
     def forget(self, node_id: int) -> None:
         """The node has left the tree."""
         self._queued.pop(node_id, None)

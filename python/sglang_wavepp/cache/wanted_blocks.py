@@ -1,22 +1,31 @@
 """What requests in admission are going to ask of the cache: content that goes last.
 
 A policy such as LRU guesses what will be used again. Of the requests that wait it is known: their prompts are hashed
-for the hint. So whoever looks for victims passes over what a waiting request names, as long as there is anything else.
-Nothing is pinned by it, and nothing is promised: with nothing else left, wanted content goes in the policy's order.
+for the hint. So whoever looks for victims passes over what a waiting request names, as long as there is anything else,
+and then begins with what is needed last. Nothing is pinned by it, and nothing is promised.
+
+SGLang's own scheduler has the same end in mind when it matches the waiting requests again and again, the first of them
+last, so that LRU takes their prefixes for used. Here no tree is walked for it, and it holds for every policy.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from itertools import islice
 
 from sglang_wavepp.admission.block_counts import BlockCounts
 
+LOOKED_AT: int = 64
+"""Requests from the head of the queue that are told apart; what only later ones name is all needed last."""
+
 
 class WantedBlocks:
-    """Block hashes of the prompts in admission. The admission thread writes, whoever looks for victims reads."""
+    """Block hashes of the prompts in admission, in arrival order. Threads may share it."""
 
     def __init__(self) -> None:
         self._counts = BlockCounts("prompts in admission")
+        self._mutex = threading.Lock()
         self._chains: dict[str, Sequence[int]] = {}
 
     def enter(self, rid: str, chain: Sequence[int]) -> None:
@@ -25,15 +34,23 @@ class WantedBlocks:
         Args:
             chain: hashes of its prompt's full blocks; kept, not copied.
         """
-        if rid not in self._chains:
+        with self._mutex:
+            if rid in self._chains:
+                return
             self._chains[rid] = chain
-            self._counts.add(chain)
+        self._counts.add(chain)
 
     def leave(self, rid: str) -> None:
         """The request waits no more; nothing when it didn't."""
-        chain = self._chains.pop(rid, None)
+        with self._mutex:
+            chain = self._chains.pop(rid, None)
         if chain is not None:
             self._counts.remove(chain)
+
+    def first(self) -> tuple[Sequence[int], ...]:
+        """Chains of the requests that come next, for `needed_in`."""
+        with self._mutex:
+            return tuple(islice(self._chains.values(), LOOKED_AT))
 
     def __contains__(self, block: int) -> bool:
         return block in self._counts
@@ -44,3 +61,11 @@ class WantedBlocks:
     def __len__(self) -> int:
         """Requests."""
         return len(self._chains)
+
+
+def needed_in(chains: Sequence[Sequence[int]], index: int, block: int) -> int:
+    """How many requests come before the first that has this block at this place; all of them when none has."""
+    for place, chain in enumerate(chains):
+        if index < len(chain) and chain[index] == block:
+            return place
+    return len(chains)

@@ -35,6 +35,7 @@ def readings(
                 "hint_probes_total": holdings.probes,
                 "hint_stale_tokens_total": holdings.hint_figures.stale_tokens,
                 "victim_tokens_substituted_total": book.figures.substituted,
+                "victim_tokens_exchanged_total": book.figures.exchanged,
                 "victim_tokens_evicted_total": book.figures.evicted,
                 "victim_tokens_spared_total": book.figures.spared,
                 "victims": book.victims,

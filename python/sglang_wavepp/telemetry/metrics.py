@@ -58,6 +58,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "victim_tokens_substituted_total", Kind.TOTAL, "Tokens of victims that were claimed and replaced."
     ),
+    Metric(
+        "victim_tokens_exchanged_total",
+        Kind.TOTAL,
+        "Tokens of victims that a waiting request came to name and that others were chosen for.",
+    ),
     Metric("victim_tokens_evicted_total", Kind.TOTAL, "Tokens of victims that went for whom they were held."),
     Metric(
         "victim_tokens_spared_total", Kind.TOTAL, "Tokens of victims that stayed, as room had become free."

@@ -17,6 +17,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.test.kits.unified_radix_cache import fixtures
 from sglang.test.kits.unified_radix_cache.config import CacheConfig
 
+from sglang_wavepp.admission.block_hash import block_hashes, namespace_seed
 from sglang_wavepp.cache.guarded_cache import GuardedRadixCache
 from sglang_wavepp.cache.tree_core import BACKEND, COMPONENT_CLASSES, IndexedTreeCore, register_indexed_core
 
@@ -101,6 +102,8 @@ class IndexedTree:
             self.core.set_hicache_enabled()
             self.cache._execute_and_commit_kv_backup = self._back_up
         self.book = Book()
+        self.waiting: dict[str, tuple[Any, ...]] = {}
+        """Namespace and tokens of requests in admission."""
         if core == BACKEND:
             assert isinstance(self.core, IndexedTreeCore)
             self.core.use_block(block)
@@ -236,6 +239,37 @@ class IndexedTree:
     def candidates(self) -> list[tuple[int, int]]:
         return list(self.core.candidates())
 
+    # --- what waiting requests name -------------------------------------------------------------------------
+
+    def wait(self, rid: str, tokens: Sequence[int], salt: str | None = None) -> None:
+        seed = namespace_seed(extra_key=salt, cache_salt=salt)
+        self.core.wanted.enter(rid, block_hashes(array("q", tokens), block=self.core.block, seed=seed))
+        self.waiting[rid] = (salt or "", *tokens)
+
+    def wait_no_more(self, rid: str) -> None:
+        self.core.wanted.leave(rid)
+        del self.waiting[rid]
+
+    def is_wanted(self, node: Any) -> bool:
+        """Whether a waiting prompt has the first block that ends in the node, and everything before it."""
+        path, block = self.path(node), self.core.block
+        first = (len(path) - 1 - len(node.key)) // block * block + block
+        return first < len(path) and self._is_named(path[: first + 1])
+
+    def wants_snapshot(self, node: Any) -> bool:
+        """Whether a waiting prompt has all blocks up to the end of the node, which is the end of one."""
+        path = self.path(node)
+        return (len(path) - 1) % self.core.block == 0 and self._is_named(path)
+
+    def _is_named(self, path: tuple[Any, ...]) -> bool:
+        return any(prompt[: len(path)] == path for prompt in self.waiting.values())
+
+    def snapshots(self) -> tuple[set[int], set[int]]:
+        """Nodes with a snapshot that nobody keeps: wanted ones and others."""
+        free = [n for n in self.nodes() if n.component_data[MAMBA].value is not None and not n.is_locked]
+        wanted = {n.id for n in free if self.wants_snapshot(n)}
+        return wanted, {n.id for n in free} - wanted
+
     # --- the order, from the tree alone ---------------------------------------------------------------------
 
     def _covered(self, node: Any, held: dict[int, int]) -> bool:
@@ -251,8 +285,30 @@ class IndexedTree:
         return self.core.eviction_strategy.get_priority(node), node.last_access_time
 
     def sorted_candidates(self, held: dict[int, int]) -> list[tuple[int, int]]:
-        """What `candidates` must give, found by looking at every node."""
-        open_nodes = [
+        """What `candidates` must give, found by looking at every node: wanted ones at the end."""
+        open_nodes = self._open(held)
+        open_nodes.sort(key=lambda node: (self.is_wanted(node), *self._wanted_place(node)))
+        return [self._unheld(node, held) for node in open_nodes]
+
+    def _wanted_place(self, node: Any) -> tuple[int, Any]:
+        """What is needed last comes first. Of others none is needed at all."""
+        return -self.needed_in(node), self._place(node)
+
+    def needed_in(self, node: Any) -> int:
+        """Waiting requests, of the first 64, before one that names the node; their number when none does."""
+        path, block = self.path(node), self.core.block
+        first = (len(path) - 1 - len(node.key)) // block * block + block
+        next_up = list(self.waiting.values())[:64]
+        if first >= len(path):
+            return len(next_up)
+        named = path[: first + 1]
+        return next((i for i, each in enumerate(next_up) if each[: first + 1] == named), len(next_up))
+
+    def _unheld(self, node: Any, held: dict[int, int]) -> tuple[int, int]:
+        return node.id, len(node.component_data[FULL].value) - held.get(node.id, 0)
+
+    def _open(self, held: dict[int, int]) -> list[Any]:
+        return [
             node
             for node in self.nodes()
             if node.component_data[FULL].value is not None
@@ -260,16 +316,20 @@ class IndexedTree:
             and self._below_covered(node, held)
             and held.get(node.id, 0) < len(node.component_data[FULL].value)
         ]
-        open_nodes.sort(key=self._place)
-        return [(n.id, len(n.component_data[FULL].value) - held.get(n.id, 0)) for n in open_nodes]
 
     def check_order(self) -> None:
         """The candidates as they are, and as they follow when all are held one after the other."""
         assert self.candidates() == self.sorted_candidates(self.book.held)
         held = dict(self.book.held)
         taken: list[tuple[int, int]] = []
+        only_wanted = False
         for node_id, tokens in self.core.candidates():
-            expected = next(iter(self.sorted_candidates(held)))
+            open_nodes = self._open(held)
+            unwanted = [node for node in open_nodes if not self.is_wanted(node)]
+            # Once what is wanted goes, a parent too small to be named takes its place among it.
+            only_wanted = only_wanted or not unwanted
+            first = min(open_nodes, key=self._wanted_place) if only_wanted else min(unwanted, key=self._place)
+            expected = self._unheld(first, held)
             assert (node_id, tokens) == expected, f"{node_id} came instead of {expected[0]}"
             self.core.hold(node_id, tokens)
             held[node_id] = held.get(node_id, 0) + tokens

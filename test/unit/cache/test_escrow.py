@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,12 +25,13 @@ class Content:
 
 @dataclass
 class Shelf:
-    """Named content in the order in which it goes, leaf first, in a pool of `places`."""
+    """Named content in the order in which it goes, leaf first and wanted last, in a pool of `places`."""
 
     places: int
     used: int = 0
     nodes: dict[str, Content] = field(default_factory=dict)
     claims: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
     book: EscrowBook = field(init=False)
     deferred: int = 0
 
@@ -72,7 +73,7 @@ class Shelf:
 
     def candidates(self):
         while True:
-            for name, node in self.nodes.items():
+            for name, node in sorted(self.nodes.items(), key=lambda item: item[0] in self.named):
                 below = [other for other, each in self.nodes.items() if each.parent == name]
                 if node.locks or node.held == node.tokens or not all(map(self.covered, below)):
                     continue
@@ -102,6 +103,9 @@ class Shelf:
 
     def is_locked(self, node: str) -> bool:
         return self.nodes[node].locks > 0
+
+    def wanted(self, nodes: Iterable[str]) -> list[str]:
+        return [node for node in nodes if node in self.named]
 
     def take_claims(self) -> list[str]:
         claims, self.claims = self.claims, []
@@ -193,6 +197,50 @@ def test_a_parent_goes_with_what_is_held_below_it() -> None:
     shelf.used += 3
     assert not shelf.nodes
     shelf.book.draw("a", 3)
+
+
+def test_a_victim_that_has_become_wanted_is_exchanged_before_it_goes() -> None:
+    shelf = Shelf(12)
+    for name in ("old", "middle", "new"):
+        shelf.put(name, 4)
+    shelf.book.open("a", 6)
+    assert shelf.book.holders() == {"old": {"a": 4}, "middle": {"a": 2}}
+    shelf.named = {"old"}
+    shelf.book.draw("a", 2)
+    assert list(shelf.nodes) == ["old", "new"], (
+        "what is left of the middle goes before it is asked for the new"
+    )
+    assert shelf.book.holders() == {"new": {"a": 2}}
+    assert shelf.book.figures.exchanged == 4
+    shelf.book.check()
+
+
+def test_with_nothing_else_left_a_wanted_victim_goes() -> None:
+    shelf = Shelf(8)
+    shelf.put("old", 4)
+    shelf.put("new", 4)
+    shelf.book.open("a", 4)
+    shelf.named = {"old", "new"}
+    shelf.book.draw("a", 4)
+    assert list(shelf.nodes) == ["new"]
+    assert shelf.book.figures.exchanged == 0
+
+
+def test_a_wanted_victim_is_exchanged_before_what_hangs_below_it() -> None:
+    shelf = Shelf(9)
+    shelf.put("stem", 3)
+    shelf.put("leaf", 3, "stem")
+    shelf.put("other", 3)
+    shelf.book.open("a", 6)
+    assert shelf.book.holders() == {"leaf": {"a": 3}, "stem": {"a": 3}}
+    shelf.named = {"stem", "leaf"}
+    shelf.book.draw("a", 3)
+    # The other is chosen for the stem, and then none is left for the leaf.
+    assert shelf.book.holders() == {"leaf": {"a": 3}}
+    shelf.book.check()
+    shelf.used += 3
+    shelf.book.draw("a", 3)
+    assert set(shelf.nodes) == {"stem"}
 
 
 def test_a_cut_victim_stays_held_the_lower_part_first() -> None:
@@ -304,6 +352,12 @@ class AnyMoves(RuleBasedStateMachine):
             return
         self.locks.append(name)
         self.shelf.book.settle()
+
+    @precondition(lambda self: self.shelf.nodes)
+    @rule(data=st.data())
+    def want(self, data: st.DataObject) -> None:
+        """Other requests wait than before."""
+        self.shelf.named = data.draw(st.sets(st.sampled_from(sorted(self.shelf.nodes))))
 
     @precondition(lambda self: self.locks)
     @rule(data=st.data())

@@ -369,6 +369,76 @@ def test_what_became_free_meanwhile_spares_the_victims_that_would_go_last() -> N
     rank.check_drained()
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_what_a_waiting_request_names_goes_last(hybrid: bool) -> None:
+    rank = rank_of(pages=32, hybrid=hybrid, slots=24)
+    texts = [text(n, 40) for n in range(1, 4)]
+    for each in texts:
+        rank.compute(each, (40,))
+    waits = record("waits", texts[0] + text(8, 4))
+    assert rank.lease.hint(waits).endpoint == 40
+    assert rank.lease.hold(record("a", text(9, 68)), 0) == Hold(0)
+    run = rank.start(record("a", text(9, 68)), 0)
+    rank.span(run, 64)
+    assert rank.lease.hint(waits).endpoint == 40, "it is the least recently used"
+    assert [hint(rank, each) for each in texts[1:]] == [0, 0]
+    rank.finish(run)
+    rank.lease.forget("waits")
+    rank.check_drained()
+
+
+def test_a_victim_is_exchanged_when_a_request_comes_to_wait_for_it() -> None:
+    rank = rank_of(pages=32)
+    texts = [text(n, 40) for n in range(1, 4)]
+    for each in texts:
+        rank.compute(each, (40,))
+    request = record("a", text(9, 40))
+    assert rank.lease.hold(request, 0) == Hold(0)
+    assert rank.lease.escrows.victim_tokens == 32
+    waits = record("waits", texts[0] + text(8, 4))
+    rank.lease.hint(waits)
+    run = rank.start(request, 0)
+    rank.span(run, 40)
+    assert [hint(rank, each) for each in texts] == [40, 0, 40]
+    assert rank.lease.escrows.figures.exchanged == 32
+    rank.finish(run)
+    rank.lease.forget("waits")
+    rank.check_drained()
+
+
+def test_of_what_is_wanted_the_last_in_the_queue_goes_first() -> None:
+    rank = rank_of(pages=32)
+    texts = [text(n, 40) for n in range(1, 4)]
+    for each in texts:
+        rank.compute(each, (40,))
+    waiting = [record(f"waits-{n}", texts[n] + text(8, 4)) for n in (2, 0, 1)]
+    for each in waiting:
+        rank.lease.hint(each)
+    rank.lease.hold(record("a", text(9, 40)), 0)
+    run = rank.start(record("a", text(9, 40)), 0)
+    rank.span(run, 40)
+    assert [rank.lease.hint(each).endpoint for each in waiting] == [40, 40, 0]
+    rank.finish(run)
+    for each in waiting:
+        rank.lease.forget(each.rid)
+    rank.check_drained()
+
+
+def test_only_requests_in_admission_are_waited_for() -> None:
+    rank = rank_of(pages=32)
+    wanted = rank.tree.core.wanted
+    request = record("a", text(1, 20))
+    rank.lease.hint(request)
+    assert len(wanted) == 1 and wanted
+    rank.lease.hold(request, 0)
+    assert wanted, "other ranks may refuse it"
+    rank.lease.admitted("a")
+    assert not wanted and len(wanted) == 0
+    rank.lease.hint(record("b", text(2, 20)))
+    rank.lease.forget("b")
+    assert not wanted
+
+
 def hint(rank: RealRank, tokens: array[int]) -> int:
     found = rank.lease.hint(record("look", tokens + text(99, rank.page))).endpoint
     rank.lease.forget("look")

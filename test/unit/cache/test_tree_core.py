@@ -15,9 +15,10 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache import tree_core_registry
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+from sglang.srt.mem_cache.unified_cache.components.mamba import MambaComponent
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from unit.cache.indexed_tree import BACKEND, FULL, IndexedTree
+from unit.cache.indexed_tree import BACKEND, FULL, MAMBA, IndexedTree
 
 from sgl_patches import tree_core as patches
 from sgl_patches.patch import Kind
@@ -26,7 +27,7 @@ from sglang_wavepp.admission.components import Component
 from sglang_wavepp.cache import guarded_cache
 from sglang_wavepp.cache.guarded_cache import GUARDED, GuardedRadixCache, make_guarded_cache
 from sglang_wavepp.cache.prefix_keys import NodeKey, PromptKey
-from sglang_wavepp.cache.tree_components import IndexedFullComponent
+from sglang_wavepp.cache.tree_components import IndexedFullComponent, IndexedMambaComponent
 from sglang_wavepp.cache.tree_core import IndexedTreeCore, TreeIndexError
 from sglang_wavepp.cache.victim_order import SLACK
 from sglang_wavepp.settings.errors import SettingsError
@@ -366,7 +367,8 @@ def test_leases_get_the_indexed_core_with_the_block_size_of_the_flag() -> None:
     with mock.patch.object(guarded_cache, "create_unified_radix_cache", return_value=made):
         assert make_guarded_cache(ctx) is made
     assert ctx.params.tree_core_backend == BACKEND
-    assert ctx.params.component_registry_override == {"other": 1, FULL: IndexedFullComponent}
+    ours = {FULL: IndexedFullComponent, MAMBA: IndexedMambaComponent}
+    assert ctx.params.component_registry_override == {"other": 1, **ours}
     assert made.tree_core.block == 32
 
 
@@ -375,6 +377,7 @@ def test_every_override_is_in_the_ledger() -> None:
     pairs = (
         (IndexedTreeCore, UnifiedTreeCore),
         (IndexedFullComponent, FullComponent),
+        (IndexedMambaComponent, MambaComponent),
         (NodeKey, RadixKey),
         (PromptKey, RadixKey),
     )
