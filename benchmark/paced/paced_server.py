@@ -14,12 +14,15 @@ from benchmark.paced import plugin
 from benchmark.paced.device_model import VARIABLE, DeviceModel
 from benchmark.paced.memory import see_room
 from benchmark.paced.model_folder import paced_model_folder
-from benchmark.servers import CHECKOUT, Server
+from benchmark.servers import CHECKOUT, Server, ServerError
 from sglang_wavepp.cpu.models.configurations import ModelKind
 
 CONTEXT = 600_000
 """Tokens of the longest prompt that is played, before it is shortened."""
 START_SECONDS = 600.0
+NO_FIT = b"Failed to fit the chunk-size predictor"
+STARTS = 3
+"""How often a server is started whose dynamic chunks find no fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,10 @@ class PacedConfig:
         )
 
 
+class NoFitError(ServerError):
+    """SGLang found no curve through its measurements for dynamic chunks: it serves with chunks of one size."""
+
+
 class PacedServer(Server):
     """A server whose stages write a trace, and whose device can be made faster or slower between measurements.
 
@@ -98,6 +105,20 @@ class PacedServer(Server):
         self.paced = config
         self.set_scale(config.device.scale)
         super().__init__(config.server_config(self.traces), folder, start_seconds=START_SECONDS)
+
+    def start(self, progress: Callable[[str], None] | None = None) -> None:
+        """See `Server.start`.
+
+        Raises:
+            ServerError: see there.
+            NoFitError: nothing is left running.
+        """
+        super().start(progress)
+        if NO_FIT in self.log.read_bytes():
+            self.stop()
+            raise NoFitError(
+                f"SGLang could not fit its dynamic chunks, so {self.paced.name} is not what it says"
+            )
 
     def set_scale(self, scale: float) -> None:
         """How fast the device runs from the next wave on."""
@@ -125,7 +146,14 @@ def start_another(
     """
     if started:
         see_room(started[-1].processes())
-    server = PacedServer(config, folder)
-    ending.callback(server.stop)
-    server.start(progress)
+    for left in reversed(range(STARTS)):
+        server = PacedServer(config, folder)
+        ending.callback(server.stop)
+        try:
+            server.start(progress)
+            break
+        except NoFitError:  # what else the machine did meanwhile has disturbed SGLang's measurement
+            if not left:
+                raise
+            progress("no fit for dynamic chunks, starting again")
     return server

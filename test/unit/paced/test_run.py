@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from unit.paced.made_records import record
 
+from benchmark.configuration import ServerConfig
 from benchmark.paced import measure as measure_module
 from benchmark.paced import paced_server
 from benchmark.paced import run as run_module
@@ -21,12 +22,13 @@ from benchmark.paced.cells import cells_named
 from benchmark.paced.clients import Served
 from benchmark.paced.device_model import DeviceModel
 from benchmark.paced.measure import Setting, record_of
+from benchmark.paced.paced_server import STARTS, NoFitError, PacedConfig, PacedServer
 from benchmark.paced.recorder import Forward
 from benchmark.paced.records import Record, Records, RecordsError
 from benchmark.paced.run import Run
 from benchmark.paced.run_queue import Spent
 from benchmark.paced.tables import table
-from benchmark.servers import ServerError
+from benchmark.servers import Server, ServerError
 
 SETTING = Setting(
     pp=2,
@@ -48,6 +50,8 @@ class FakeServer:
     PROCESSES: ClassVar[dict[int, str]] = {7: "launcher", 8: "scheduler_PP0"}
     started: ClassVar[list[str]] = []
     stopped: ClassVar[list[str]] = []
+    unfit: ClassVar[dict[str, int]] = {}
+    """How many more starts of an arm fail to fit its dynamic chunks."""
 
     def __init__(self, config: Any, folder: Path) -> None:
         self.name = config.name
@@ -55,6 +59,9 @@ class FakeServer:
 
     def start(self, progress: Any) -> None:
         FakeServer.started.append(self.name)
+        if FakeServer.unfit.get(self.name, 0):
+            FakeServer.unfit[self.name] -= 1
+            raise NoFitError(self.name)
 
     def processes(self) -> dict[int, str]:
         return self.PROCESSES
@@ -80,7 +87,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int, int]]
     monkeypatch.setattr(paced_server, "see_room", lambda pids: None)
     monkeypatch.setattr(run_module, "measure", measure)
     monkeypatch.setattr(run_module, "frozen", frozen)
-    FakeServer.started, FakeServer.stopped = [], []
+    FakeServer.started, FakeServer.stopped, FakeServer.unfit = [], [], {}
     return calls
 
 
@@ -114,6 +121,28 @@ def test_more_arms_than_fit_are_measured_in_groups(
         for arm in group
     ]
     assert FakeServer.stopped == ["stock", "stock-stream", "stock-2p", "stock-dynamic", "wavepp"]
+
+
+def test_a_server_that_finds_no_fit_for_its_dynamic_chunks_starts_again(
+    tmp_path: Path, measured: list[tuple[str, str, int, int]]
+) -> None:
+    FakeServer.unfit["stock-dynamic"] = STARTS - 1
+    run(tmp_path / "r.json", arms="stock-dynamic wavepp", repeats=1)
+    assert FakeServer.started == ["stock-dynamic"] * STARTS + ["wavepp"]
+    FakeServer.unfit["stock-dynamic"] = STARTS
+    with pytest.raises(NoFitError):
+        run(tmp_path / "other.json", arms="stock-dynamic wavepp", repeats=1)
+
+
+def test_no_fit_is_read_in_the_servers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paced_server.PacedConfig, "server_config", lambda self, folder: ServerConfig())
+    monkeypatch.setattr(Server, "start", lambda self, progress: self.log.write_bytes(said))
+    server = PacedServer(PacedConfig(name="stock-dynamic"), tmp_path)
+    said = b"[PP Dynamic Chunk] [PP0] Predictor ready (quadratic). Target latency: 306.24ms"
+    server.start()
+    said = b"[PP Dynamic Chunk] Failed to fit the chunk-size predictor: ValueError('a=-3.91e-07')"
+    with pytest.raises(NoFitError, match="stock-dynamic is not what it says"):
+        server.start()
 
 
 def test_records_say_which_arms_took_turns(tmp_path: Path, measured: list[tuple[str, str, int, int]]) -> None:
