@@ -181,6 +181,7 @@ def test_a_gather_keeps_what_is_admitted_and_what_goes_on_lower() -> None:
     assert cache.held == set(names)
     member.on_gather(Gather(round=1, votes=(other, own)))
     assert cache.held == {"a", "b"}
+    assert [call for call in cache.calls if call[0] == "admitted"] == [("admitted", "a")]
     assert member.known == 3, "the admitted one is the LOOP's"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import pytest
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from torch.utils._python_dispatch import TorchDispatchMode
 from unit.cache.real_rank import RealRank, record
 from unit.cache.test_two_walk import KINDS, histories, ids, text
@@ -422,6 +423,21 @@ def test_of_what_is_wanted_the_last_in_the_queue_goes_first() -> None:
     for each in waiting:
         rank.lease.forget(each.rid)
     rank.check_drained()
+
+
+def test_of_wanted_snapshots_that_of_the_last_in_the_queue_goes_first() -> None:
+    rank = rank_of(pages=60, hybrid=True, slots=24)
+    texts = [text(n, 40) for n in range(1, 4)]
+    for each in texts:
+        rank.compute(each, (40,))
+    waiting = [record(f"waits-{n}", texts[n] + text(8, 4)) for n in (2, 0, 1)]
+    for each in waiting:
+        rank.lease.hint(each)
+    for left in ([40, 40, 0], [40, 0, 0], [0, 0, 0]):
+        rank.cache.evict_for_alloc(EvictParams(num_tokens=0, mamba_num=1))
+        assert [rank.lease.hint(each).endpoint for each in waiting] == left
+    for each in waiting:
+        rank.lease.forget(each.rid)
 
 
 def test_only_requests_in_admission_are_waited_for() -> None:

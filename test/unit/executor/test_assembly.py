@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from array import array
+
 import pytest
+from unit.cache.real_rank import RealRank, record
 
 from sglang_wavepp.admission.pools import PoolLimits
-from sglang_wavepp.executor.assembly import _planner, publish_rule, wave_costs
+from sglang_wavepp.cache.lease import LeaseAdmission
+from sglang_wavepp.executor.assembly import _admission, _planner, publish_rule, wave_costs
 from sglang_wavepp.planning.grid import SpanGrid
 from sglang_wavepp.planning.mpu import MpuPlanner
 from sglang_wavepp.settings.errors import SettingsError
@@ -27,6 +31,16 @@ def test_the_smallest_wave_must_fit_into_the_largest() -> None:
     assert isinstance(_planner(WaveSettings(), 256, grid, LIMITS, 2), MpuPlanner)
     with pytest.raises(SettingsError, match="--wavepp-min-wave-tokens 512 is more than a wave of 256 tokens"):
         _planner(WaveSettings(min_wave_tokens=512), 256, grid, LIMITS, 2)
+
+
+def test_the_tree_hears_which_blocks_are_waited_for_and_the_escrows_what_becomes_of_victims() -> None:
+    rank = RealRank(page=16, tokens=1024, leases=True)
+    core = rank.tree.core
+    core.holder = None
+    made = _admission(WaveSettings(), rank.cache, SpanGrid(page=16), LIMITS, headroom=0, hashed=None)
+    assert isinstance(made, LeaseAdmission) and core.holder is made.escrows
+    made.hint(record("waits", array("q", range(200))))
+    assert len(core.wanted) == 1
 
 
 @pytest.mark.parametrize(("name", "measures"), [("mpu", True), ("supply", False), ("static", False)])
