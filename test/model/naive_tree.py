@@ -118,6 +118,9 @@ class NaiveTree:
     def is_locked(self, node: Hashable) -> bool:
         return self.nodes[node].locks > 0  # type: ignore[index]
 
+    def unwanted_candidates(self) -> Iterable[tuple[Path, int]]:
+        return self.candidates()
+
     def wanted(self, nodes: Iterable[Path]) -> list[Path]:
         return []  # nobody tells it what waits
 

@@ -66,7 +66,10 @@ class History:
     def evict_aux(self) -> None:
         slots = self.draw(3) if self.tree.slots else 0
         window = self.draw(20) if self.tree.window else 0
-        wanted = self.tree.snapshots()[0] if self.tree.waiting and not window else set()
+        wanted: set[int] = set()
+        if self.tree.waiting and not window:
+            self.tree.see_snapshots()
+            wanted, _ = self.tree.snapshots()
         self.tree.evict(0, slots=slots, window=window)
         if wanted:
             wanted_left, others_left = self.tree.snapshots()

@@ -28,6 +28,9 @@ class VictimSource(Protocol):
     def candidates(self) -> Iterable[tuple[Hashable, int]]:
         """Nodes that may go, in the order in which they would, each with the tokens of it that nobody holds."""
 
+    def unwanted_candidates(self) -> Iterable[tuple[Hashable, int]]:
+        """The `candidates` that no request in admission names."""
+
     def hold(self, node: Hashable, tokens: int) -> None:
         """Nobody else may choose these tokens of the node."""
 
@@ -324,16 +327,16 @@ class EscrowBook:
                 break
 
     def _evict(self, rid: str, escrow: _Escrow, tokens: int) -> None:
-        """The first victims go, until so many tokens of this escrow's have. Those that have become wanted since they
-        were chosen are exchanged before, or go last."""
-        wanted = self._source.wanted(escrow.victims)
-        for node in reversed(wanted):  # a node before what hangs below it
-            self._exchange(rid, escrow, node)
-        last = {node: escrow.victims[node] for node in wanted if node in escrow.victims}
+        """Victims go, until so many tokens of this escrow's have. Those that have become wanted since they were chosen
+        go last, and not before others were looked for in their place."""
+        wanted = dict.fromkeys(self._source.wanted(escrow.victims))
+        if wanted:
+            others = escrow.backed - sum(map(escrow.victims.__getitem__, wanted))
+            self._exchange(rid, escrow, list(wanted), tokens - others)
         nodes: list[Hashable] = []
-        for node, share in (*(each for each in escrow.victims.items() if each[0] not in last), *last.items()):
+        for node in sorted(escrow.victims, key=wanted.__contains__):
             nodes.append(node)
-            tokens -= share
+            tokens -= escrow.victims[node]
             if tokens <= 0:
                 break
         before = escrow.credit
@@ -343,20 +346,27 @@ class EscrowBook:
             raise EscrowError(f"victims {left} were evicted, and nobody was told")
         self.figures.evicted += escrow.credit - before
 
-    def _exchange(self, rid: str, escrow: _Escrow, node: Hashable) -> None:
-        """Choose others for a victim, as far as there are any that nobody wants."""
-        left = escrow.victims[node]
-        for other, unheld in self._source.candidates():
-            if self._source.wanted((other,)):
-                break
-            part = min(unheld, left)
-            self._source.hold(other, part)
-            self._add(rid, escrow, other, part)
-            self._drop(rid, escrow, node, part)
-            self._source.unhold(node, part)
-            self.figures.exchanged += part
-            left -= part
-            if not left:
+    def _exchange(self, rid: str, escrow: _Escrow, wanted: list[Hashable], tokens: int) -> None:
+        """Choose others for so many tokens of these victims, as far as there are any that nobody wants.
+
+        Begins at the end: a node before what hangs below it.
+        """
+        if tokens <= 0:
+            return
+        for other, unheld in self._source.unwanted_candidates():
+            while wanted and tokens and unheld:
+                node = wanted[-1]
+                part = min(unheld, escrow.victims[node], tokens)
+                self._source.hold(other, part)
+                self._add(rid, escrow, other, part)
+                self._drop(rid, escrow, node, part)
+                self._source.unhold(node, part)
+                self.figures.exchanged += part
+                unheld -= part
+                tokens -= part
+                if node not in escrow.victims:
+                    wanted.pop()
+            if not wanted or not tokens:
                 break
 
     def _let_go(self, rid: str, escrow: _Escrow, tokens: int) -> int:

@@ -91,6 +91,9 @@ class LeaseAdmission(Holdings):
             if self._on_hashed is not None:
                 self._on_hashed(record.rid, chain)
         hint = self._probe.hint(chain, cap(record, record.cache_limit))
+        if hint.sparse:
+            last = hint.endpoint // self._block - 1
+            self._wanted.resumes(record.rid, chain[last] if last >= 0 else None)
         self._hinted[record.rid] = hint.endpoint
         self._reach[record.rid] = hint.reach
         self.hint_figures.hints += 1

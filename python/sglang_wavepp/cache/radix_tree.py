@@ -126,6 +126,10 @@ class IndexedRadixTree(RadixTree):
         """Nodes that would be evicted next, each with the tokens of it that nobody holds."""
         return self.core.candidates()
 
+    def unwanted_candidates(self) -> Iterator[tuple[int, int]]:
+        """The `candidates` that no request in admission names."""
+        return self.core.unwanted_candidates()
+
     def hold(self, node: Hashable, tokens: int) -> None:
         """Nobody else may choose these tokens of the node."""
         self.core.hold(cast(int, node), tokens)

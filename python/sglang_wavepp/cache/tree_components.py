@@ -82,27 +82,29 @@ class IndexedFullComponent(FullComponent):
 
 
 class IndexedMambaComponent(MambaComponent):
-    """`MambaComponent` to which a snapshot that a waiting request names is one that was used just now."""
+    """`MambaComponent` to which the snapshot that a waiting request would resume from is one that was used just now."""
 
     def _evict_device_start(self, request_cnt: int) -> None:
-        if self.tree_core.wanted:
-            self._use_wanted(request_cnt)
+        self._use_wanted(request_cnt)
         super()._evict_device_start(request_cnt)
 
     def _use_wanted(self, slots: int) -> None:
         """Before so many snapshots go: they are none that is wanted, as long as there are others, and then those that
         are needed last."""
         core = self.tree_core
+        needed_in = core.wanted.snapshots()
+        if not needed_in:
+            return
         order = core.lru_lists[self.component_type]
-        wanted: list[IndexedNode] = []
+        wanted: list[tuple[int, IndexedNode]] = []
         node = order.get_lru_no_lock()
         while slots > 0 and node is not None:
-            if core.wants_snapshot(node):
-                wanted.append(node)
-            else:
+            place = needed_in.get(node.chain.last) if node.chain.on_grid else None
+            if place is None:
                 slots -= 1
+            else:
+                wanted.append((place, node))
             node = order.get_prev_no_lock(node)
-        next_up = core.wanted.first()
-        wanted.sort(key=lambda each: -core.snapshot_needed_in(next_up, each))
-        for each in wanted:
-            order.reset_node_mru(each)
+        wanted.sort(key=lambda each: -each[0])
+        for _, node in wanted:
+            order.reset_node_mru(node)

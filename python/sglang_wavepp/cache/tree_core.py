@@ -254,21 +254,27 @@ class IndexedTreeCore(UnifiedTreeCore):
         Held nodes count as gone: where the caller holds what it is given, the parent may follow. What the caller
         does not hold stays a candidate. Stop at any time.
         """
-        held = self.holds.tokens
-        for node in self._unwanted_first() if self.wanted else self.order.walk():
-            yield node.id, node.device_tokens - held.get(node.id, 0)
-
-    def _unwanted_first(self) -> Iterator[IndexedNode]:
         given: set[int] = set()
         wanted: list[IndexedNode] = []
+        yield from map(self._unheld, self._unwanted(given, wanted) if self.wanted else self.order.walk())
+        if wanted:
+            yield from map(self._unheld, self._needed_last_first(wanted, given))
+
+    def unwanted_candidates(self) -> Iterator[tuple[int, int]]:
+        """The `candidates` that no request in admission names."""
+        return map(self._unheld, self._unwanted(set(), []))
+
+    def _unheld(self, node: IndexedNode) -> tuple[int, int]:
+        return node.id, node.device_tokens - self.holds.tokens.get(node.id, 0)
+
+    def _unwanted(self, given: set[int], wanted: list[IndexedNode]) -> Iterator[IndexedNode]:
+        """Candidates that nobody wants; also writes down which they are, and what was passed over."""
         for node in self.order.walk():
             if self._is_wanted(node):
                 wanted.append(node)
             else:
                 given.add(node.id)
                 yield node
-        if wanted:
-            yield from self._needed_last_first(wanted, given)
 
     def _needed_last_first(self, nodes: Iterable[IndexedNode], given: set[int]) -> Iterator[IndexedNode]:
         """These candidates, and what opens up behind them, except what was given already."""
@@ -293,28 +299,22 @@ class IndexedTreeCore(UnifiedTreeCore):
 
     @staticmethod
     def _needed_in(next_up: Sequence[Sequence[int]], node: IndexedNode) -> int:
-        if not node.blocks or node.chain is None:
-            return len(next_up)
-        return needed_in(next_up, node.chain.blocks - len(node.blocks), node.blocks[0])
+        """Never later than what is below the node."""
+        index, block = _name_of(node)
+        return 0 if block is None else needed_in(next_up, index, block)
 
     def _is_wanted(self, node: IndexedNode) -> bool:
-        # From its first block on. A node in which no block ends can't be named by a hint.
-        return bool(node.blocks) and node.blocks[0] in self.wanted
+        """Whether a request in admission names the node or its beginning; what is above such a node is, too."""
+        if not node.blocks and not node.device_children:
+            return False  # no block ends here, so no hint tells of it
+        _, block = _name_of(node)
+        return bool(self.wanted) if block is None else block in self.wanted
 
     def wanted_of(self, node_ids: Iterable[int]) -> list[int]:
         """Those of the nodes that a request in admission names, or the beginning of which it names."""
         if not self.wanted:
             return []
         return [each for each in node_ids if self._is_wanted(self._node_arena[each])]
-
-    def wants_snapshot(self, node: IndexedNode) -> bool:
-        """Whether a request in admission may resume from the end of this node."""
-        return any(each in self.wanted for each in self._keys(node, ComponentType.MAMBA))
-
-    def snapshot_needed_in(self, next_up: Sequence[Sequence[int]], node: IndexedNode) -> int:
-        """How many of the next requests come before one that may resume from the end of this node."""
-        chain = node.chain
-        return len(next_up) if chain is None else needed_in(next_up, chain.blocks - 1, chain.last)
 
     def exists(self, node_id: int) -> bool:
         """Whether the node is in the tree."""
@@ -488,6 +488,14 @@ class IndexedTreeCore(UnifiedTreeCore):
         super()._touch_node(node)
         if self._sinks:
             self.order.moved(node)
+
+
+def _name_of(node: IndexedNode) -> tuple[int, int | None]:
+    """Place in the chain and hash of the first block that ends in the node, else of the last before it, else None."""
+    assert node.chain is not None, "the root is no candidate"
+    if node.blocks:
+        return node.chain.blocks - len(node.blocks), node.blocks[0]
+    return node.chain.blocks - 1, node.chain.last if node.chain.blocks else None
 
 
 def register_indexed_core() -> None:

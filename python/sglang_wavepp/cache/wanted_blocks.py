@@ -16,17 +16,18 @@ from itertools import islice
 
 from sglang_wavepp.admission.block_counts import BlockCounts
 
-LOOKED_AT: int = 64
+LOOKED_AT: int = 16
 """Requests from the head of the queue that are told apart; what only later ones name is all needed last."""
 
 
 class WantedBlocks:
-    """Block hashes of the prompts in admission, in arrival order. Threads may share it."""
+    """Block hashes of the prompts in admission, in the order of their first hints. Threads may share it."""
 
     def __init__(self) -> None:
         self._counts = BlockCounts("prompts in admission")
         self._mutex = threading.Lock()
         self._chains: dict[str, Sequence[int]] = {}
+        self._resumes: dict[str, int] = {}
 
     def enter(self, rid: str, chain: Sequence[int]) -> None:
         """A request waits; nothing when it is known already.
@@ -40,9 +41,21 @@ class WantedBlocks:
             self._chains[rid] = chain
         self._counts.add(chain)
 
+    def resumes(self, rid: str, block: int | None) -> None:
+        """A waiting request would resume from the recurrent snapshot at the end of this block; None: from none.
+
+        Of all snapshots on its path it needs one. The others are in nobody's way to be evicted.
+        """
+        with self._mutex:
+            if block is None or rid not in self._chains:
+                self._resumes.pop(rid, None)
+            else:
+                self._resumes[rid] = block
+
     def leave(self, rid: str) -> None:
         """The request waits no more; nothing when it didn't."""
         with self._mutex:
+            self._resumes.pop(rid, None)
             chain = self._chains.pop(rid, None)
         if chain is not None:
             self._counts.remove(chain)
@@ -51,6 +64,16 @@ class WantedBlocks:
         """Chains of the requests that come next, for `needed_in`."""
         with self._mutex:
             return tuple(islice(self._chains.values(), LOOKED_AT))
+
+    def snapshots(self) -> dict[int, int]:
+        """Blocks at whose ends there are snapshots to resume from, each with how many requests need others before."""
+        places: dict[int, int] = {}
+        with self._mutex:
+            for place, rid in enumerate(self._chains):
+                block = self._resumes.get(rid)
+                if block is not None:
+                    places.setdefault(block, place)
+        return places
 
     def __contains__(self, block: int) -> bool:
         return block in self._counts

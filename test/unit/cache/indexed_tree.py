@@ -104,6 +104,8 @@ class IndexedTree:
         self.book = Book()
         self.waiting: dict[str, tuple[Any, ...]] = {}
         """Namespace and tokens of requests in admission."""
+        self.resumes: dict[str, tuple[Any, ...]] = {}
+        """Of those that would resume from a snapshot: namespace and tokens before it."""
         if core == BACKEND:
             assert isinstance(self.core, IndexedTreeCore)
             self.core.use_block(block)
@@ -249,17 +251,45 @@ class IndexedTree:
     def wait_no_more(self, rid: str) -> None:
         self.core.wanted.leave(rid)
         del self.waiting[rid]
+        self.resumes.pop(rid, None)
 
     def is_wanted(self, node: Any) -> bool:
-        """Whether a waiting prompt has the first block that ends in the node, and everything before it."""
+        """Whether a waiting prompt has the first block that ends in the node, and everything before it.
+
+        A node in which none ends goes by what is before it, when it leads to something.
+        """
+        named = self._named_by(node)
+        if len(named) < 2 or not self._has_block(node):
+            below = any(child.component_data[FULL].value is not None for child in node.children.values())
+            waits = any(len(prompt) > self.core.block for prompt in self.waiting.values())
+            return below and (waits if len(named) < 2 else self._is_named(named))
+        return self._is_named(named)
+
+    def _has_block(self, node: Any) -> bool:
+        end, block = len(self.path(node)) - 1, self.core.block
+        return end // block > (end - len(node.key)) // block
+
+    def _named_by(self, node: Any) -> tuple[Any, ...]:
+        """Namespace and tokens up to the end of the first block that ends in the node, else of the last before."""
         path, block = self.path(node), self.core.block
-        first = (len(path) - 1 - len(node.key)) // block * block + block
-        return first < len(path) and self._is_named(path[: first + 1])
+        blocks = (len(path) - 1 - len(node.key)) // block + self._has_block(node)
+        return path[: blocks * block + 1]
 
     def wants_snapshot(self, node: Any) -> bool:
-        """Whether a waiting prompt has all blocks up to the end of the node, which is the end of one."""
-        path = self.path(node)
-        return (len(path) - 1) % self.core.block == 0 and self._is_named(path)
+        """Whether a waiting prompt would resume from the end of the node."""
+        return self.path(node) in self.resumes.values()
+
+    def see_snapshots(self) -> None:
+        """Hint all that wait: each would resume from the deepest snapshot on its path at which a block ends."""
+        block = self.core.block
+        ends = {self.path(n) for n in self.nodes() if n.component_data[MAMBA].value is not None}
+        for rid, prompt in self.waiting.items():
+            there = [end for end in range(block, len(prompt), block) if prompt[: end + 1] in ends]
+            self.resumes.pop(rid, None)
+            hashes = self.core.wanted._chains[rid]
+            self.core.wanted.resumes(rid, hashes[there[-1] // block - 1] if there else None)
+            if there:
+                self.resumes[rid] = prompt[: there[-1] + 1]
 
     def _is_named(self, path: tuple[Any, ...]) -> bool:
         return any(prompt[: len(path)] == path for prompt in self.waiting.values())
@@ -287,22 +317,24 @@ class IndexedTree:
     def sorted_candidates(self, held: dict[int, int]) -> list[tuple[int, int]]:
         """What `candidates` must give, found by looking at every node: wanted ones at the end."""
         open_nodes = self._open(held)
-        open_nodes.sort(key=lambda node: (self.is_wanted(node), *self._wanted_place(node)))
+        open_nodes.sort(key=self._place_in_all)
         return [self._unheld(node, held) for node in open_nodes]
 
-    def _wanted_place(self, node: Any) -> tuple[int, Any]:
-        """What is needed last comes first. Of others none is needed at all."""
-        return -self.needed_in(node), self._place(node)
+    def _place_in_all(self, node: Any) -> tuple[bool, int, Any]:
+        """What nobody wants comes first, then what is needed last."""
+        wanted = self.is_wanted(node)
+        return wanted, -self.needed_in(node) if wanted else 0, self._place(node)
 
     def needed_in(self, node: Any) -> int:
-        """Waiting requests, of the first 64, before one that names the node; their number when none does."""
-        path, block = self.path(node), self.core.block
-        first = (len(path) - 1 - len(node.key)) // block * block + block
-        next_up = list(self.waiting.values())[:64]
-        if first >= len(path):
-            return len(next_up)
-        named = path[: first + 1]
-        return next((i for i, each in enumerate(next_up) if each[: first + 1] == named), len(next_up))
+        """Waiting requests, of the first 16, before one that names the node; their number when none does.
+
+        0 for a node before the first block, which is above all that is named.
+        """
+        named = self._named_by(node)
+        if len(named) < 2:
+            return 0
+        next_up = list(self.waiting.values())[:16]
+        return next((i for i, each in enumerate(next_up) if each[: len(named)] == named), len(next_up))
 
     def _unheld(self, node: Any, held: dict[int, int]) -> tuple[int, int]:
         return node.id, len(node.component_data[FULL].value) - held.get(node.id, 0)
@@ -322,13 +354,8 @@ class IndexedTree:
         assert self.candidates() == self.sorted_candidates(self.book.held)
         held = dict(self.book.held)
         taken: list[tuple[int, int]] = []
-        only_wanted = False
         for node_id, tokens in self.core.candidates():
-            open_nodes = self._open(held)
-            unwanted = [node for node in open_nodes if not self.is_wanted(node)]
-            # Once what is wanted goes, a parent too small to be named takes its place among it.
-            only_wanted = only_wanted or not unwanted
-            first = min(open_nodes, key=self._wanted_place) if only_wanted else min(unwanted, key=self._place)
+            first = min(self._open(held), key=self._place_in_all)
             expected = self._unheld(first, held)
             assert (node_id, tokens) == expected, f"{node_id} came instead of {expected[0]}"
             self.core.hold(node_id, tokens)

@@ -71,16 +71,21 @@ class Shelf:
             self.covered(below) for below, other in self.nodes.items() if other.parent == name
         )
 
-    def candidates(self):
+    def candidates(self, wanted: bool = True):
         while True:
             for name, node in sorted(self.nodes.items(), key=lambda item: item[0] in self.named):
                 below = [other for other, each in self.nodes.items() if each.parent == name]
+                if not wanted and name in self.named:
+                    continue
                 if node.locks or node.held == node.tokens or not all(map(self.covered, below)):
                     continue
                 yield name, node.tokens - node.held
                 break
             else:
                 return
+
+    def unwanted_candidates(self):
+        return self.candidates(wanted=False)
 
     def hold(self, node: str, tokens: int) -> None:
         assert not self.nodes[node].locks
@@ -207,11 +212,12 @@ def test_a_victim_that_has_become_wanted_is_exchanged_before_it_goes() -> None:
     assert shelf.book.holders() == {"old": {"a": 4}, "middle": {"a": 2}}
     shelf.named = {"old"}
     shelf.book.draw("a", 2)
-    assert list(shelf.nodes) == ["old", "new"], (
-        "what is left of the middle goes before it is asked for the new"
-    )
-    assert shelf.book.holders() == {"new": {"a": 2}}
-    assert shelf.book.figures.exchanged == 4
+    assert list(shelf.nodes) == ["old", "new"], "its other victim goes first"
+    assert shelf.book.holders() == {"old": {"a": 4}}
+    shelf.used += 2
+    shelf.book.draw("a", 4)
+    assert list(shelf.nodes) == ["old"], "half of it was free, and the new is chosen for the other half"
+    assert shelf.book.figures.exchanged == 2
     shelf.book.check()
 
 

@@ -440,6 +440,21 @@ def test_of_wanted_snapshots_that_of_the_last_in_the_queue_goes_first() -> None:
         rank.lease.forget(each.rid)
 
 
+def test_of_the_snapshots_on_its_path_a_request_waits_for_the_deepest_only() -> None:
+    rank = rank_of(pages=60, hybrid=True, slots=24)
+    first, second = text(1, 40), text(2, 40)
+    rank.compute(first, (8, 16, 24, 40))
+    rank.compute(second, (40,))
+    waiting = [record("first", first + text(8, 4)), record("second", second + text(8, 4))]
+    for _ in range(3):  # three that nobody would resume from
+        for each in waiting:
+            assert rank.lease.hint(each).endpoint == 40
+        rank.cache.evict_for_alloc(EvictParams(num_tokens=0, mamba_num=1))
+    assert [rank.lease.hint(each).snapshots for each in waiting] == [(40,), (40,)]
+    for each in waiting:
+        rank.lease.forget(each.rid)
+
+
 def test_only_requests_in_admission_are_waited_for() -> None:
     rank = rank_of(pages=32)
     wanted = rank.tree.core.wanted
