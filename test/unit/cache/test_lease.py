@@ -326,9 +326,7 @@ def test_victims_that_no_replacement_is_left_for_are_never_claimed() -> None:
 
 def test_victims_go_in_eviction_order_and_only_when_they_are_needed() -> None:
     rank = rank_of(pages=32)
-    texts = [text(n, 40) for n in range(1, 4)]
-    for each in texts:
-        rank.compute(each, (40,))
+    texts = three_cached(rank)
     assert rank.allocator.available_size() == 8
     request = record("a", text(9, 68))
     assert rank.lease.hold(request, 0) == Hold(0)
@@ -373,9 +371,7 @@ def test_what_became_free_meanwhile_spares_the_victims_that_would_go_last() -> N
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_what_a_waiting_request_names_goes_last(hybrid: bool) -> None:
     rank = rank_of(pages=32, hybrid=hybrid, slots=24)
-    texts = [text(n, 40) for n in range(1, 4)]
-    for each in texts:
-        rank.compute(each, (40,))
+    texts = three_cached(rank)
     waits = record("waits", texts[0] + text(8, 4))
     assert rank.lease.hint(waits).endpoint == 40
     assert rank.lease.hold(record("a", text(9, 68)), 0) == Hold(0)
@@ -390,9 +386,7 @@ def test_what_a_waiting_request_names_goes_last(hybrid: bool) -> None:
 
 def test_a_victim_is_exchanged_when_a_request_comes_to_wait_for_it() -> None:
     rank = rank_of(pages=32)
-    texts = [text(n, 40) for n in range(1, 4)]
-    for each in texts:
-        rank.compute(each, (40,))
+    texts = three_cached(rank)
     request = record("a", text(9, 40))
     assert rank.lease.hold(request, 0) == Hold(0)
     assert rank.lease.escrows.victim_tokens == 32
@@ -409,9 +403,7 @@ def test_a_victim_is_exchanged_when_a_request_comes_to_wait_for_it() -> None:
 
 def test_of_what_is_wanted_the_last_in_the_queue_goes_first() -> None:
     rank = rank_of(pages=32)
-    texts = [text(n, 40) for n in range(1, 4)]
-    for each in texts:
-        rank.compute(each, (40,))
+    texts = three_cached(rank)
     waiting = [record(f"waits-{n}", texts[n] + text(8, 4)) for n in (2, 0, 1)]
     for each in waiting:
         rank.lease.hint(each)
@@ -427,9 +419,7 @@ def test_of_what_is_wanted_the_last_in_the_queue_goes_first() -> None:
 
 def test_of_wanted_snapshots_that_of_the_last_in_the_queue_goes_first() -> None:
     rank = rank_of(pages=60, hybrid=True, slots=24)
-    texts = [text(n, 40) for n in range(1, 4)]
-    for each in texts:
-        rank.compute(each, (40,))
+    texts = three_cached(rank)
     waiting = [record(f"waits-{n}", texts[n] + text(8, 4)) for n in (2, 0, 1)]
     for each in waiting:
         rank.lease.hint(each)
@@ -468,6 +458,14 @@ def test_only_requests_in_admission_are_waited_for() -> None:
     rank.lease.hint(record("b", text(2, 20)))
     rank.lease.forget("b")
     assert not wanted
+
+
+def three_cached(rank: RealRank) -> list[array[int]]:
+    """Three texts of 40 tokens in its cache, the least recently used first."""
+    texts = [text(n, 40) for n in range(1, 4)]
+    for each in texts:
+        rank.compute(each, (40,))
+    return texts
 
 
 def hint(rank: RealRank, tokens: array[int]) -> int:
