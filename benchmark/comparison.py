@@ -99,6 +99,26 @@ def first_positions(trace_folder: Path, rids: Iterable[str], timeout_seconds: fl
         time.sleep(0.2)
 
 
+def wait_for_prompts(trace_folder: Path, answers: Sequence[Answer], timeout_seconds: float = 5.0) -> None:
+    """Wait until the traces of all ranks, which are written a while later, hold these prompts to their ends.
+
+    Raises:
+        TimeoutError: some don't.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    wanted = {(answer.rid, answer.prompt_tokens) for answer in answers}
+    while True:
+        missing = 0
+        for rank in read_folder(trace_folder):
+            spans = (span for wave in rank.waves() if not wave.decode for span in wave.spans)
+            missing += len(wanted - {(client_rid(span.rid), span.start + span.length) for span in spans})
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{missing} ends of {len(wanted)} prompts are in no trace in {trace_folder}")
+        time.sleep(0.1)
+
+
 def reuse_differences(answers: Sequence[Answer], trace_folder: Path) -> list[Difference]:
     """Answers whose ``cached_tokens`` is not the position of their first span in the trace."""
     starts = first_positions(trace_folder, (answer.rid for answer in answers))

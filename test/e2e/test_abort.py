@@ -46,11 +46,15 @@ def test_while_decoding(server: Server) -> None:
 
 
 @pytest.mark.server(HYBRID)
-@pytest.mark.parametrize("seconds", [0.02, 0.3, 0.8])
-def test_in_the_middle_of_the_prompt(server: Server, seconds: float) -> None:
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6])
+def test_in_the_middle_of_the_prompt(server: Server, share: float) -> None:
+    started = time.monotonic()
+    assert _finish(server, 24, 4000, "whole") == "length"
+    whole = time.monotonic() - started
+    server.client.flush_cache()
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(_finish, server, 24, 4000, "prompt")
-        time.sleep(seconds)
+        time.sleep(share * whole)
         assert _abort(server, "prompt", answer) == "abort"
 
 

@@ -16,7 +16,7 @@ from e2e.pool import ServerPool
 from e2e.references import References
 
 from benchmark.client import Answer
-from benchmark.comparison import client_rid, differences, first_positions
+from benchmark.comparison import client_rid, differences, wait_for_prompts
 from benchmark.configuration import ServerConfig
 from benchmark.interleaved import Spread, in_turn
 from benchmark.servers import Server
@@ -39,7 +39,7 @@ def test_waves_carry_several_requests(server: Server, config: ServerConfig, refe
     assert not wrong, "\n".join(map(str, wrong))
     assert server.trace_folder is not None
     rids = {answer.rid for answer in answers}
-    first_positions(server.trace_folder, rids)
+    wait_for_prompts(server.trace_folder, answers)
     for rank in read_folder(server.trace_folder):
         shared = [
             wave
