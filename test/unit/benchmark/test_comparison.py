@@ -12,6 +12,7 @@ from benchmark.comparison import (
     first_positions,
     implausible_reuse,
     reuse_differences,
+    wait_for_prompts,
 )
 from benchmark.workloads import Prompt
 from sglang_wavepp.plane.messages import RankId
@@ -73,6 +74,19 @@ def test_reuse_equals_the_first_span_of_the_trace(tmp_path: Path) -> None:
     assert "64 cached, but its first span starts at 128" in str(found)
     with pytest.raises(TimeoutError, match="missing"):
         first_positions(tmp_path, ["missing"], timeout_seconds=0)
+
+
+def test_the_traces_of_all_ranks_must_hold_a_prompt_to_its_end(tmp_path: Path) -> None:
+    for index, last in enumerate([8, 7]):
+        timeline = Timeline(tmp_path, RankId(pp_rank=index, tp_rank=0, index=index))
+        timeline.complete("wave 0", 1, 2, WAVES, wave=0, slot=0, spans=[("7:r", 128, 64)])
+        timeline.complete("wave 1", 3, 4, WAVES, wave=1, slot=0, spans=[("7:r", 192, last)])
+        timeline.close()
+        if index:
+            with pytest.raises(TimeoutError, match="1 ends of 1 prompts"):
+                wait_for_prompts(tmp_path, [ANSWER], timeout_seconds=0)
+        else:
+            wait_for_prompts(tmp_path, [ANSWER], timeout_seconds=0)
 
 
 def test_client_ids_may_look_like_anything() -> None:
