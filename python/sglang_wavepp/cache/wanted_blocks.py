@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from sglang_wavepp.admission.block_counts import BlockCounts
@@ -20,14 +21,26 @@ LOOKED_AT: int = 16
 """Requests from the head of the queue that are told apart; what only later ones name is all needed last."""
 
 
+@dataclass(slots=True)
+class _Named:
+    """What a request names.
+
+    Attributes:
+        chain: hashes of its prompt's full blocks.
+        resumes: hash of the block at whose end the recurrent snapshot is that it would resume from.
+    """
+
+    chain: Sequence[int]
+    resumes: int | None = None
+
+
 class WantedBlocks:
     """Block hashes of the prompts in admission, in the order of their first hints. Threads may share it."""
 
     def __init__(self) -> None:
         self._counts = BlockCounts("prompts in admission")
         self._mutex = threading.Lock()
-        self._chains: dict[str, Sequence[int]] = {}
-        self._resumes: dict[str, int] = {}
+        self._waiting: dict[str, _Named] = {}
 
     def enter(self, rid: str, chain: Sequence[int]) -> None:
         """A request waits; nothing when it is known already.
@@ -36,9 +49,9 @@ class WantedBlocks:
             chain: hashes of its prompt's full blocks; kept, not copied.
         """
         with self._mutex:
-            if rid in self._chains:
+            if rid in self._waiting:
                 return
-            self._chains[rid] = chain
+            self._waiting[rid] = _Named(chain)
         self._counts.add(chain)
 
     def resumes(self, rid: str, block: int | None) -> None:
@@ -47,32 +60,29 @@ class WantedBlocks:
         Of all snapshots on its path it needs one. The others are in nobody's way to be evicted.
         """
         with self._mutex:
-            if block is None or rid not in self._chains:
-                self._resumes.pop(rid, None)
-            else:
-                self._resumes[rid] = block
+            named = self._waiting.get(rid)
+            if named is not None:
+                named.resumes = block
 
     def leave(self, rid: str) -> None:
         """The request waits no more; nothing when it didn't."""
         with self._mutex:
-            self._resumes.pop(rid, None)
-            chain = self._chains.pop(rid, None)
-        if chain is not None:
-            self._counts.remove(chain)
+            named = self._waiting.pop(rid, None)
+        if named is not None:
+            self._counts.remove(named.chain)
 
     def first(self) -> tuple[Sequence[int], ...]:
         """Chains of the requests that come next, for `needed_in`."""
         with self._mutex:
-            return tuple(islice(self._chains.values(), LOOKED_AT))
+            return tuple(named.chain for named in islice(self._waiting.values(), LOOKED_AT))
 
     def snapshots(self) -> dict[int, int]:
         """Blocks at whose ends there are snapshots to resume from, each with how many requests need others before."""
         places: dict[int, int] = {}
         with self._mutex:
-            for place, rid in enumerate(self._chains):
-                block = self._resumes.get(rid)
-                if block is not None:
-                    places.setdefault(block, place)
+            for place, named in enumerate(self._waiting.values()):
+                if named.resumes is not None:
+                    places.setdefault(named.resumes, place)
         return places
 
     def __contains__(self, block: int) -> bool:
@@ -83,7 +93,7 @@ class WantedBlocks:
 
     def __len__(self) -> int:
         """Requests."""
-        return len(self._chains)
+        return len(self._waiting)
 
 
 def needed_in(chains: Sequence[Sequence[int]], index: int, block: int) -> int:

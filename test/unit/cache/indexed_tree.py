@@ -286,7 +286,7 @@ class IndexedTree:
         for rid, prompt in self.waiting.items():
             there = [end for end in range(block, len(prompt), block) if prompt[: end + 1] in ends]
             self.resumes.pop(rid, None)
-            hashes = self.core.wanted._chains[rid]
+            hashes = self.core.wanted._waiting[rid].chain
             self.core.wanted.resumes(rid, hashes[there[-1] // block - 1] if there else None)
             if there:
                 self.resumes[rid] = prompt[: there[-1] + 1]
