@@ -1,7 +1,7 @@
 """How often each block hash counts: a set of those that do, for threads to share.
 
-A count is kept as a set of the hashes that are there and a dictionary of the few that are there more than once, because
-what sets do in C takes a fifth of what a counter takes.
+A count is kept as a set of the hashes that are there and a dictionary of the few that are there more than once (in the
+tree a block is there again when it ends inside a page that two prompts don't share), because sets work in C.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class BlockCounts:
         return bool(self._present)
 
     def add(self, hashes: Sequence[int]) -> None:
+        """Each hash counts once more."""
         with self._mutex:
             present, repeats = self._present, self._repeats
             before = len(present)
@@ -50,6 +51,11 @@ class BlockCounts:
                     repeats[each] = repeats.get(each, 0) + more
 
     def remove(self, hashes: Sequence[int]) -> None:
+        """Each hash counts once less. All of them, or none with an error.
+
+        Raises:
+            BlockCountError: names a hash that is not there as often.
+        """
         with self._mutex:
             present, repeats = self._present, self._repeats
             if repeats.keys().isdisjoint(hashes) and present.issuperset(hashes):
@@ -74,10 +80,12 @@ class BlockCounts:
                     repeats[each] = left - 1
 
     def clear(self) -> None:
+        """Nothing counts."""
         with self._mutex:
             self._present.clear()
             self._repeats.clear()
 
     def contents(self) -> dict[int, int]:
+        """A copy of all counts."""
         with self._mutex:
             return {each: 1 + self._repeats.get(each, 0) for each in self._present}

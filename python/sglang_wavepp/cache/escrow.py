@@ -334,7 +334,8 @@ class EscrowBook:
             others = escrow.backed - sum(map(escrow.victims.__getitem__, wanted))
             self._exchange(rid, escrow, list(wanted), tokens - others)
         nodes: list[Hashable] = []
-        for node in sorted(escrow.victims, key=wanted.__contains__):
+        # Without wanted ones no more of the victims is looked at than goes.
+        for node in sorted(escrow.victims, key=wanted.__contains__) if wanted else escrow.victims:
             nodes.append(node)
             tokens -= escrow.victims[node]
             if tokens <= 0:

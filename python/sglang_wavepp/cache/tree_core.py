@@ -268,7 +268,12 @@ class IndexedTreeCore(UnifiedTreeCore):
         return node.id, node.device_tokens - self.holds.tokens.get(node.id, 0)
 
     def _unwanted(self, given: set[int], wanted: list[IndexedNode]) -> Iterator[IndexedNode]:
-        """Candidates that nobody wants; also writes down which they are, and what was passed over."""
+        """Candidates that nobody wants.
+
+        Args:
+            given: gets their ids.
+            wanted: gets those that were passed over.
+        """
         for node in self.order.walk():
             if self._is_wanted(node):
                 wanted.append(node)

@@ -14,10 +14,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from sglang_wavepp.admission.block_counts import BlockCounts
 
-LOOKED_AT: int = 16
+LOOKED_AT: Final = 16
 """Requests from the head of the queue that are told apart; what only later ones name is all needed last."""
 
 
